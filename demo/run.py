@@ -12,7 +12,7 @@ from functools import partial
 from urllib.parse import urlencode
 
 from app import private_services as services
-from app.broker.dead_letters import DeadSets, LetterSummary
+from app.broker.dead_letters import DeadSets, LetterSummary, ReplayOptions
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
@@ -106,7 +106,7 @@ class DemoRun:
         self.display.say(f"The demo repairs the page and replays dead letters: {len(dead)}.")
         self.site.repair()
         before = self._monitor.snapshot().pack
-        replayed = dead_sets.replay(self._is_of_domain, budget="fresh").done
+        replayed = dead_sets.replay(self._is_of_domain, ReplayOptions(budget="fresh")).done
         self._monitor.forget_dead_pages()
         self._wait(
             "the pack with the repaired page",

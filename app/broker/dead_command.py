@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from .dead_letters import ActResult, DeadSets, read_export
+from .dead_letters import ActResult, DeadSets, ReplayOptions, read_export
 from .dead_letters.exports import readable
 from .dead_letters.letters import EVERYTHING, LetterFilter
 from .errors import ApplicationError
@@ -77,7 +77,8 @@ _all = click.option("--all", "every", is_flag=True, help="Every dead letter.")
 @click.pass_obj
 def replay(sets: DeadSets, idents: tuple[str, ...], group: str, every: bool, budget: Any, canary: float | None) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
-    _exit_with(sets.replay(_chosen(idents, group, every), budget=budget, canary=canary), "replayed")
+    options = ReplayOptions(budget=budget, canary=canary)
+    _exit_with(sets.replay(_chosen(idents, group, every), options), "replayed")
 
 
 @dead.command()

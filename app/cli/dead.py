@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -15,7 +15,17 @@ from typing import Annotated, Any, NoReturn
 import click
 import typer
 
-from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, IdsBySet, LetterSummary, read_export, to_record
+from app.broker.dead_letters import (
+    Chosen,
+    DeadLetter,
+    DeadSets,
+    IdsBySet,
+    LetterSummary,
+    ReplayChanges,
+    ReplayOptions,
+    read_export,
+    to_record,
+)
 from app.broker.dead_letters.journal import IN_DOUBT
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
@@ -34,6 +44,7 @@ from app.operations.letters import (
     editable,
     edited_body,
     find_letter,
+    redirect_address,
     tidy_dead_sets,
 )
 from config.settings import get_settings
@@ -154,7 +165,8 @@ def replay(
 ) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     ids = _chosen(filters, idents, limit, every=every, dry_run=dry_run, as_json=as_json)
-    order = LetterOrder(verb="replay", budget=budget, rate=rate, canary=wait if canary else None, again=again)
+    options = ReplayOptions(budget=budget, rate=rate, canary=wait if canary else None, again=again)
+    order = LetterOrder(verb="replay", options=options)
     _carry_out(order, ids, subject=_subject(filters, idents), why=why, as_json=as_json)
 
 
@@ -248,9 +260,11 @@ def edit(
     ops = operator_context()
     letter = find_letter(ops.dead_sets, ident)
     body = edited_body(letter, arguments or _new_arguments(letter))
-    order = LetterOrder(verb="edit", budget=budget, again=again, body=body, content_type=content_type or None)
+    changes = ReplayChanges(body=body, content_type=content_type or None)
     if queue or exchange or key:
-        order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+        address = redirect_address(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+        changes = replace(changes, address=address)
+    order = LetterOrder(verb="edit", options=ReplayOptions(budget=budget, again=again, changes=changes))
     _carry_out(order, {letter.set: [letter.id]}, subject=letter.id, why=why, as_json=as_json)
 
 
@@ -267,8 +281,9 @@ def redirect(
 ) -> None:
     """Replay dead letters to another queue, or to an exchange with a routing key."""
     ops = operator_context()
-    order = LetterOrder(verb="redirect", budget=budget, again=again)
-    order = order.redirected(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    address = redirect_address(ops.settings, queue=queue, exchange=exchange, routing_key=key)
+    options = ReplayOptions(budget=budget, again=again, changes=ReplayChanges(address=address))
+    order = LetterOrder(verb="redirect", options=options)
     ids = ops.dead_sets.choose(idents)
     subject = ", ".join(ident for listed in ids.values() for ident in listed)
     _carry_out(order, ids, subject=subject, why=why, as_json=as_json)

@@ -37,10 +37,11 @@ def dead_sets(settings: Settings | None = None, *, on_warning: OnWarning = log_w
 
     In `celery -A app shell` or any Python:
 
+        from app.broker.dead_letters import ReplayOptions
         from app.messages.dead_sets import dead_sets, where
         dead = dead_sets()
         dead.groups()
-        dead.replay(where(domain="site.gov", reason="server-error"), budget="fresh", canary=60.0)
+        dead.replay(where(domain="site.gov", reason="server-error"), ReplayOptions(budget="fresh", canary=60.0))
     """
     settings = settings or get_settings()
     publisher = get_publisher(settings.broker)

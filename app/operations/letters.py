@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
-from app.broker.dead_letters import ActResult, DeadLetter, DeadSets, IdsBySet, ReplayChanges
-from app.broker.dead_letters.acts import ActStopped
+from app.broker.dead_letters import ActResult, DeadLetter, DeadSets, IdsBySet, ReplayOptions
+from app.broker.dead_letters.acts import Halt, never_halt
+from app.broker.dead_letters.replay import PLAIN_REPLAY
 from app.broker.errors import InvalidMessage
-from app.broker.headers import ReplayBudget
 from app.broker.nesting import read_json
 from app.broker.policies.base import Address
 from app.errors import ResourceNotFound
@@ -54,45 +54,10 @@ MAX_NOTES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterOrder:
-    """What is done with chosen letters. `rate` is letters per second, `canary` seconds to wait for an outcome.
-
-    None of `budget` is the default of the letter's policy. None of `body` and what follows keeps what a
-    letter has.
-    """
+    """What is done with chosen letters; a drop has no options."""
 
     verb: Verb
-    budget: ReplayBudget | None = None
-    rate: float | None = None
-    canary: float | None = None
-    again: bool = False
-    body: str | None = None
-    content_type: str | None = None
-    exchange: str | None = None
-    routing_key: str | None = None
-
-    @property
-    def changes(self) -> ReplayChanges:
-        """What a replay changes."""
-        address = None if self.exchange is None else Address(self.exchange, self.routing_key or "")
-        body = None if self.body is None else self.body.encode(errors="replace")
-        return ReplayChanges(body=body, content_type=self.content_type, address=address)
-
-    def redirected(
-        self, settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = ""
-    ) -> LetterOrder:
-        """Return the order to the address of a queue, or of an exchange and key.
-
-        Raises InvalidMessage unless exactly one is given, and for one from which no failed letter would return.
-        """
-        if bool(queue) == bool(exchange or routing_key):
-            raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
-        address = address_of_queue(settings, queue) if queue else checked_address(settings, exchange, routing_key)
-        return replace(self, exchange=address.exchange, routing_key=address.routing_key)
-
-    def options(self) -> dict[str, Any]:
-        """Return what differs from a plain replay, for the audit."""
-        options = {name: value for name, value in asdict(self).items() if value not in (None, False) and name != "verb"}
-        return options | ({"body": f"{len(self.changes.body or b'')} bytes"} if self.body is not None else {})
+    options: ReplayOptions = PLAIN_REPLAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,31 +79,15 @@ def carry_out(
     *,
     export: Path | None,
     on_progress: Callable[[int], None],
-    halt: Callable[[], str] = str,
+    halt: Halt = never_halt,
 ) -> ActResult:
     """Carry an order out on letters of one or more dead sets; dropped letters are appended to the file `export`.
 
     It stops between two batches when `halt` returns why. Raises DeadSetBusy, BrokerUnreachable and InvalidMessage.
     """
-    sets = ops.dead_sets
-    if order.verb != "drop":
-        return sets.replay(
-            ids,
-            budget=order.budget,
-            rate=order.rate,
-            canary=order.canary,
-            changes=order.changes,
-            again=order.again,
-            halt=halt,
-            on_progress=on_progress,
-        )
-
-    def continue_unless_halted(count: int) -> None:
-        on_progress(count)
-        if reason := halt():
-            raise ActStopped(reason)
-
-    return sets.drop(ids, export or new_export(ops.settings), on_progress=continue_unless_halted)
+    if order.verb == "drop":
+        return ops.dead_sets.drop(ids, export or new_export(ops.settings), halt=halt, on_progress=on_progress)
+    return ops.dead_sets.replay(ids, order.options, halt=halt, on_progress=on_progress)
 
 
 def summary(order: LetterOrder, result: ActResult) -> str:
@@ -161,7 +110,7 @@ def act_on_letters(
     on_progress: Callable[[int], None],
 ) -> ActResult:
     """Carry an order out at once and audit it, as commands do. Raises as `carry_out` does, and RoleRequired."""
-    with ops.act(f"{order.verb} letters", subject, why=why, **order.options()) as act:
+    with ops.act(f"{order.verb} letters", subject, why=why, **order.options.given()) as act:
         result = carry_out(ops, order, ids, export=export, on_progress=on_progress)
         act.result = summary(order, result)
     return result
@@ -244,6 +193,16 @@ def edited_body(letter: DeadLetter, text: str) -> str:
 def redirect_targets(settings: Settings) -> list[str]:
     """Return the queues to which letters can be redirected: those whose policy dead-letters what fails again."""
     return sorted(queue for queue, policy in retry_policies(settings).by_queue.items() if policy.dead is not None)
+
+
+def redirect_address(settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = "") -> Address:
+    """Return the address of a queue, or of an exchange and key.
+
+    Raises InvalidMessage unless exactly one is given, and for one from which no failed letter would return.
+    """
+    if bool(queue) == bool(exchange or routing_key):
+        raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
+    return address_of_queue(settings, queue) if queue else checked_address(settings, exchange, routing_key)
 
 
 def address_of_queue(settings: Settings, queue: str) -> Address:

@@ -127,7 +127,7 @@ class LongActs:
         """
         now = time.time()
         ident = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
-        with self._ops.act(f"{order.verb} letters", subject, why=why, id=ident, **order.options()) as audited:
+        with self._ops.act(f"{order.verb} letters", subject, why=why, id=ident, **order.options.given()) as audited:
             total = sum(map(len, ids.values()))
             if not 1 <= total <= MAX_LETTERS:
                 raise InvalidMessage(f"{total:,} letters are chosen: expected 1 to {MAX_LETTERS:,}")

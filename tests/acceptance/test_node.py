@@ -15,6 +15,7 @@ import pytest
 from kombu import Connection
 
 from app.broker.dead_letters.letters import DeadLetter
+from app.broker.dead_letters.replay import ReplayOptions
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.declaring import declare_queues
 from app.broker.publishing import Publisher
@@ -144,7 +145,7 @@ def test_a_message_that_a_consumer_in_node_gave_up_is_listed_and_replayed(
     assert (letter.delivery.body, letter.delivery.headers["case"]) == (b"lamp", "7")
     assert letter.cause.attempts == 3
     (tmp_path / "stock").touch()
-    bench.dead.replay([letter.id], budget="fresh")
+    bench.dead.replay([letter.id], ReplayOptions(budget="fresh"))
     seen += bench.consume(queue, tmp_path / "stock", 1)
     assert [(run["body"], run["correlationId"], run["headers"]["case"]) for run in seen] == [
         ("lamp", "question", "7")

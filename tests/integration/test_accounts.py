@@ -17,7 +17,7 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from app.broker.connection import connected
-from app.broker.dead_letters import reading
+from app.broker.dead_letters import ReplayOptions, reading
 from app.broker.dead_letters.canary import Canary
 from app.broker.dead_letters.counting import count_letters
 from app.broker.dead_letters.exports import read_export
@@ -262,7 +262,7 @@ def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
             dead = dead_sets(operable.model_copy(update={**own, "declare_topology": False}))
             assert dead.depth() == 1
             chosen = dead.choose(lambda _letter: True)
-            assert len(dead.replay(chosen, budget="fresh").done) == 1
+            assert len(dead.replay(chosen, ReplayOptions(budget="fresh")).done) == 1
             with connected(environments["web"]["BROKER_URL"]) as connection:
                 assert Canary(connection, wait=1).wait_all(1)
             assert Broker(settings.broker).depths(["site.index", "site.dead", waits.name]) == [2, 0, 0]

@@ -26,7 +26,7 @@ from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.journal import IN_DOUBT
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter
-from app.broker.dead_letters.replay import ReplayChanges, ReturnedCopies
+from app.broker.dead_letters.replay import ReplayChanges, ReplayOptions, ReturnedCopies
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
@@ -240,7 +240,7 @@ def test_letters_of_every_policy_are_read_and_replayed_to_their_queues(
     assert {name: letter.queue for name, letter in letters.items()} == {dead: queue for queue, dead in DEAD_OF.items()}
     assert {letter.cause.location for letter in letters.values()} == {"shop/till.py:7 in sell"}
     assert {letter.cause.attempts for letter in letters.values()} == {1}
-    result = dead.replay(changes=ReplayChanges(content_type="text/x-number"))
+    result = dead.replay(options=ReplayOptions(changes=ReplayChanges(content_type="text/x-number")))
     assert len(result.done) == 3
     assert result.complete
     for queue, key in (("mail", "mail"), ("art.index", "index"), ("orders", "orders")):
@@ -326,7 +326,7 @@ def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
     dead_letter(publisher, [failed_delivery(number) for number in range(20)])
     there = [letter.id for letter in dead.letters()]
     began = time.monotonic()
-    result = dead.replay(rate=40.0)
+    result = dead.replay(options=ReplayOptions(rate=40.0))
     assert time.monotonic() - began >= (len(there) - 1) / 40
     assert result.done == there
     assert result.complete
@@ -390,7 +390,7 @@ def test_a_canary_is_replayed_first_and_the_others_follow_if_it_succeeds(
 ) -> None:
     dead_letter(publisher, [failed_delivery(number) for number in range(30)])
     with reporting_worker(broker_url, outcomes) as seen:
-        result = dead.replay(canary=0.5 if not outcomes else 30.0)
+        result = dead.replay(options=ReplayOptions(canary=0.5 if not outcomes else 30.0))
     assert len(dead.letters()) == left
     assert stopped in result.stopped
     assert result.complete == (not stopped)
@@ -402,7 +402,7 @@ def test_the_first_failure_stops_a_replay_with_few_letters_in_flight(
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(60)])
     with reporting_worker(broker_url, [*["succeeded"] * 20, "retried", *["succeeded"] * 40]):
-        result = dead.replay(canary=30.0)
+        result = dead.replay(options=ReplayOptions(canary=30.0))
     assert ids[20] in result.stopped
     assert 21 <= len(result.done) <= 31
     assert len(dead.letters()) == 60 - len(result.done)
@@ -469,7 +469,7 @@ def test_a_letter_whose_confirm_was_lost_with_its_connection_is_not_sent_again(
     assert in_doubt[-1] == ids[arrived - 1]
     assert set(results[1].stayed.values()) == {IN_DOUBT}
     assert [letter.id for letter in dead.summaries()] == in_doubt
-    assert dead.replay(again=True).done == in_doubt
+    assert dead.replay(options=ReplayOptions(again=True)).done == in_doubt
 
 
 def test_a_letter_that_was_sent_before_the_look_for_its_copy_failed_is_not_sent_again(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.broker.dead_letters.replay import ReplayOptions
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.publishing import Publisher
 from app.private_services import Urls
@@ -46,7 +47,7 @@ class Bench:
             return [letter.id for letter in dead.letters() if letter.delivery.headers.get("id") == ident]
 
         [letter] = eventually(found, f"{ident} is dead-lettered; log:\n{self.worker.log[-3_000:]}", seconds=ENDED)
-        dead.replay([letter], budget="fresh")
+        dead.replay([letter], ReplayOptions(budget="fresh"))
         publisher.close()
 
 

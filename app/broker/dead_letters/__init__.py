@@ -10,6 +10,7 @@ from .letters import LetterFilter as LetterFilter
 from .letters import LetterGroup as LetterGroup
 from .letters import LetterSummary as LetterSummary
 from .replay import ReplayChanges as ReplayChanges
+from .replay import ReplayOptions as ReplayOptions
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets
 from .sets import IdsBySet as IdsBySet

@@ -23,11 +23,24 @@ class ActStopped(Exception):
     """Raised by an act that cannot continue; the text is the reason."""
 
 
+#: Returns why an act must stop before its next letters; empty while it may continue.
+Halt = Callable[[], str]
+
+
+def never_halt() -> str:
+    """Let an act continue to its end."""
+    return ""
+
+
 class DeadSetAct:
     """What is done with dead letters before they are removed from their set: by default nothing."""
 
     #: Letters per call of `apply`.
     batch_size = 100
+
+    def __init__(self, halt: Halt = never_halt) -> None:
+        """Stop between two batches when `halt` returns why."""
+        self._halt = halt
 
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
         """Make the letters safe elsewhere; return, by id, why some must stay. Raises ActStopped."""
@@ -35,9 +48,15 @@ class DeadSetAct:
         return {}
 
     def wait_ready(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until `apply` may be called; return whether it may."""
+        """Wait at most `timeout` seconds until `apply` may be called; return whether it may. Raises ActStopped."""
         del timeout
+        self.require_no_halt()
         return True
+
+    def require_no_halt(self) -> None:
+        """Raise ActStopped if the act must stop."""
+        if reason := self._halt():
+            raise ActStopped(reason)
 
     def remove_copies(self, lease: DeadSetLease) -> None:
         """Remove copies that the act itself brought to the dead set."""

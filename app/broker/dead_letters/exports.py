@@ -17,7 +17,7 @@ from .. import amqp_internals
 from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..nesting import read_json
-from .acts import DeadSetAct
+from .acts import DeadSetAct, Halt, never_halt
 from .audit import Audit, append_lines
 from .letters import DeadLetter
 
@@ -25,7 +25,8 @@ from .letters import DeadLetter
 class ExportAndDrop(DeadSetAct):
     """Appends letters to an export file and syncs it before they are removed."""
 
-    def __init__(self, path: Path, audit: Audit) -> None:
+    def __init__(self, path: Path, audit: Audit, halt: Halt = never_halt) -> None:
+        super().__init__(halt)
         self._path = path
         self._audit = audit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, R
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
 from ..publishing import Publisher
-from .acts import ActStopped, DeadSetAct
+from .acts import ActStopped, DeadSetAct, Halt, never_halt
 from .audit import Audit
 from .canary import Canary
 from .journal import IN_DOUBT, ReplayJournal
@@ -35,30 +35,26 @@ _DESCRIPTIONS = ("argsrepr", "kwargsrepr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayChanges:
-    """What a replay changes of its letters; None keeps what a letter has. A changed body is UTF-8."""
+    """What a replay changes of its letters; None keeps what a letter has. A changed body is sent as UTF-8."""
 
-    body: bytes | None = None
+    body: str | None = None
     content_type: str | None = None
     address: Address | None = None
 
     def __str__(self) -> str:
         """Name the changes for the audit and the replay history; empty without any."""
-        body = f"body of {len(self.body):,} bytes" if self.body is not None else ""
+        body = f"body of {len(_encoded(self.body)):,} bytes" if self.body is not None else ""
         kind = f"content type {self.content_type}" if self.content_type is not None else ""
         to = f"to {self.address}" if self.address is not None else ""
         return ", ".join(part for part in (body, kind, to) if part)
 
 
+def _encoded(body: str) -> bytes:
+    return body.encode(errors="replace")
+
+
 #: Replays letters as they are.
 UNCHANGED = ReplayChanges()
-
-#: Returns why an act must stop before its next letters; empty while it may continue.
-Halt = Callable[[], str]
-
-
-def never_halt() -> str:
-    """Let an act continue to its end."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +62,31 @@ class ReplayOptions:
     """How letters are replayed: `rate` is letters per second, `budget` defaults to that of their policy.
 
     `canary` is the seconds to wait for the outcome of each letter. Then the others follow only if the first one
-    succeeds, and the first failure stops the replay. It also stops, between two batches, when `halt` returns why. What
-    an interrupted replay may have sent stays, unless it is sent `again`.
+    succeeds, and the first failure stops the replay. What an interrupted replay may have sent stays, unless it is sent
+    `again`.
     """
 
     budget: ReplayBudget | None = None
     rate: float | None = None
     canary: float | None = None
-    changes: ReplayChanges = UNCHANGED
     again: bool = False
-    halt: Halt = never_halt
+    changes: ReplayChanges = UNCHANGED
 
     def __post_init__(self) -> None:
         """Raise InvalidMessage for a rate or a canary of 0 or less: a replay without its canary would send all."""
         for name, value, unit in (("rate", self.rate, "letters per second"), ("canary", self.canary, "seconds")):
             if value is not None and not value > 0:
                 raise InvalidMessage(f"{name} {value:g}: expected more than 0 {unit}")
+
+    def given(self) -> dict[str, str | float | bool]:
+        """Return by name, for people, what differs from the plain replay of letters."""
+        options = {"budget": self.budget, "rate": self.rate, "canary": self.canary, "again": self.again}
+        given = {name: value for name, value in options.items() if value}
+        return given | ({"changes": str(self.changes)} if self.changes != UNCHANGED else {})
+
+
+#: A replay by the defaults of each letter's policy.
+PLAIN_REPLAY = ReplayOptions()
 
 
 class Replay(DeadSetAct):
@@ -106,7 +111,9 @@ class Replay(DeadSetAct):
         in_doubt: frozenset[str],
         audit: Audit,
         canary: Canary | None = None,
+        halt: Halt = never_halt,
     ) -> None:
+        super().__init__(halt)
         self._policy = policy
         self._publisher = publisher
         self._returned = returned
@@ -121,7 +128,6 @@ class Replay(DeadSetAct):
         self._next_at = 0.0
         self._canary = canary
         self._changes = options.changes
-        self._halt = options.halt
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
         self._failures_in_row = 0
@@ -133,16 +139,16 @@ class Replay(DeadSetAct):
         """Wait until the rate and the outcomes of earlier letters allow the next one. Raises ActStopped."""
         self._require_accepted()
         until = time.monotonic() + timeout
-        self._require_no_halt()
+        self.require_no_halt()
         if self._next_at > until:
             return False
         while (seconds := self._next_at - time.monotonic()) > 0:
             time.sleep(min(seconds, _HALT_INTERVAL))
-            self._require_no_halt()
+            self.require_no_halt()
         while self._canary is not None and not self._canary.wait_ready(
             max(0.0, min(_HALT_INTERVAL, until - time.monotonic()))
         ):
-            self._require_no_halt()
+            self.require_no_halt()
             if time.monotonic() >= until:
                 return False
         return True
@@ -186,15 +192,11 @@ class Replay(DeadSetAct):
         """Wait for the outcomes of the last letters. Raises ActStopped."""
         self._require_accepted()
         while self._canary is not None and not self._canary.wait_all(_HALT_INTERVAL):
-            self._require_no_halt()
+            self.require_no_halt()
 
     def _require_accepted(self) -> None:
         if self._stop_reason:
             raise ActStopped(self._stop_reason)
-
-    def _require_no_halt(self) -> None:
-        if reason := self._halt():
-            raise ActStopped(reason)
 
     def _note_outcome(self, noted: str, letters: Sequence[DeadLetter], stayed: Mapping[str, str]) -> None:
         """Keep the note of a batch until its letters are removed, and one of those in doubt for longer.
@@ -281,7 +283,7 @@ class Replay(DeadSetAct):
             return copy
         return replace(
             copy,
-            body=self._changes.body,
+            body=_encoded(self._changes.body),
             headers={name: value for name, value in headers.items() if name not in _DESCRIPTIONS},
             content_encoding="utf-8",
         )

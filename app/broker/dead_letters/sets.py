@@ -14,11 +14,10 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import DeadSetBusy, InvalidMessage
-from ..headers import ReplayBudget
 from ..policies.base import Policy
 from ..policies.registry import RetryPolicies
 from ..publishing import Publisher
-from .acts import ActResult, DeadSetAct, carry_out_act
+from .acts import ActResult, DeadSetAct, Halt, carry_out_act, never_halt
 from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop
@@ -26,7 +25,7 @@ from .journal import ReplayJournal
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
 from .moved import restored_copy
 from .reading import MAX_READ, leased
-from .replay import UNCHANGED, Halt, Replay, ReplayChanges, ReplayOptions, ReturnedCopies, never_halt
+from .replay import PLAIN_REPLAY, Replay, ReplayOptions, ReturnedCopies
 from .shards import OnWarning, ShardedSet
 
 logger = logging.getLogger(__name__)
@@ -65,8 +64,9 @@ class DeadSets:
         dead.groups()                                             causes, with the number of letters of each
         dead.summaries(LetterFilter(reason="server-error"))       what lists need of letters
         dead.letters(LetterFilter(reason="server-error"))         the letters themselves
-        dead.replay(["1d6a0f0e"], budget="fresh")                 one, by the beginning of its id
-        dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
+        dead.replay(["1d6a0f0e"])                                 one, by the beginning of its id
+        dead.replay(LetterFilter(group="3f2a90c1"), ReplayOptions(canary=60.0))
+                                                                  one first; the others if it succeeds
     """
 
     def __init__(
@@ -182,34 +182,36 @@ class DeadSets:
     def replay(
         self,
         chosen: Chosen | IdsBySet = EVERYTHING,
+        options: ReplayOptions = PLAIN_REPLAY,
         *,
-        budget: ReplayBudget | None = None,
-        rate: float | None = None,
-        canary: float | None = None,
-        changes: ReplayChanges = UNCHANGED,
-        again: bool = False,
         halt: Halt = never_halt,
         on_progress: OnProgress = ignore_progress,
     ) -> ActResult:
         """Publish letters to their queues; each is confirmed there before it is removed from its dead set.
 
-        `ReplayOptions` explains the options. Stop at the first set whose replay stops. After a kill at any point, a
-        letter is in the dead set, in its queue, or in both. What may be in both stays in the next replay, unless that
-        one sends it `again`.
+        Stop between two batches when `halt` returns why, and at the first set whose replay stops. After a kill at any
+        point, a letter is in the dead set, in its queue, or in both. What may be in both stays in the next replay,
+        unless that one sends it `again`.
         """
-        options = ReplayOptions(budget=budget, rate=rate, canary=canary, changes=changes, again=again, halt=halt)
         self._audit.require_writable()
-        return self._in_each_set(partial(self._replay, options=options), chosen, on_progress)
+        return self._in_each_set(partial(self._replay, options=options, halt=halt), chosen, on_progress)
 
-    def drop(self, chosen: Chosen | IdsBySet, export: Path, *, on_progress: OnProgress = ignore_progress) -> ActResult:
+    def drop(
+        self,
+        chosen: Chosen | IdsBySet,
+        export: Path,
+        *,
+        halt: Halt = never_halt,
+        on_progress: OnProgress = ignore_progress,
+    ) -> ActResult:
         """Append letters to the file `export`, set by set, then remove them from their dead sets.
 
-        After a kill at any point, a letter is in the file, in the dead set, or in both.
+        Stop as `replay` does. After a kill at any point, a letter is in the file, in the dead set, or in both.
         """
 
         def drop(name: str, ids: Sequence[str], *, on_progress: OnProgress) -> ActResult:
             with self._opened(name) as dead_set:
-                return carry_out_act(dead_set, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
+                return carry_out_act(dead_set, ids, ExportAndDrop(export, self._audit, halt), on_progress=on_progress)
 
         return self._in_each_set(drop, chosen, on_progress)
 
@@ -290,7 +292,9 @@ class DeadSets:
             unique[letters[0].set, letters[0].id] = letters[0]
         return list(unique.values())
 
-    def _replay(self, name: str, ids: Sequence[str], *, options: ReplayOptions, on_progress: OnProgress) -> ActResult:
+    def _replay(
+        self, name: str, ids: Sequence[str], *, options: ReplayOptions, halt: Halt, on_progress: OnProgress
+    ) -> ActResult:
         with ExitStack() as stack:
             dead_set = stack.enter_context(self._opened(name))
             connection = stack.enter_context(connected(self._broker))
@@ -307,6 +311,7 @@ class DeadSets:
                     if options.canary
                     else None
                 ),
+                halt=halt,
             )
             result = carry_out_act(dead_set, ids, act, on_progress=on_progress)
             if not result.is_broken:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final, Self, cast, get_args
+from typing import Annotated, Any, Final, Self, cast, get_args
 from urllib.parse import parse_qsl
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.broker.dead_letters import DeadSets, IdsBySet, LetterSummary
+from app.broker.dead_letters import DeadSets, IdsBySet, LetterSummary, ReplayChanges, ReplayOptions
 from app.broker.errors import InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery
-from app.operations.letters import LetterOrder, Verb
+from app.operations.letters import LetterOrder, Verb, redirect_address
 from app.operations.long_acts import LongActs
 from app.web.ops.api_requests import ActBody, StrictBody
 from app.web.ops.page_requests import Visit
@@ -86,10 +86,20 @@ class ReplayFields(StrictBody):
     canary: float | None = Field(None, ge=0.1, le=3_600, description="Seconds to wait for the outcome of a canary.")
     again: bool = Field(False, description="Send also what an interrupted replay may have sent.")
 
-    def order(self, verb: Verb, settings: Settings, address: Redirection | None = None) -> LetterOrder:
+    def order(
+        self,
+        verb: Verb,
+        settings: Settings,
+        *,
+        to: Redirection | None = None,
+        body: str | None = None,
+        content_type: str | None = None,
+    ) -> LetterOrder:
         """Return the order; raises InvalidMessage for an unknown address."""
-        order = LetterOrder(verb=verb, budget=self.budget, rate=self.rate, canary=self.canary, again=self.again)
-        return order.redirected(settings, **address.model_dump()) if address else order
+        address = redirect_address(settings, **to.model_dump()) if to else None
+        options: dict[str, Any] = {name: getattr(self, name) for name in ReplayFields.model_fields}
+        changes = ReplayChanges(body=body, content_type=content_type, address=address)
+        return LetterOrder(verb=verb, options=ReplayOptions(**options, changes=changes))
 
 
 def matching(ops: OperatorContext, query: LetterQuery) -> Iterator[LetterSummary]:
@@ -124,7 +134,7 @@ def chosen_by(visit: Visit) -> LetterChoice:
     return visit.read(LetterChoice, ids=refs)
 
 
-def order_by(visit: Visit, verb: str) -> LetterOrder:
+def order_by(visit: Visit, verb: str, *, body: str | None = None, content_type: str | None = None) -> LetterOrder:
     """Return what a form orders; raises InvalidMessage, which names the field."""
     if verb not in get_args(Verb):
         raise InvalidMessage(f"act {verb[:40]!r}: expected one of {', '.join(get_args(Verb))}")
@@ -133,5 +143,10 @@ def order_by(visit: Visit, verb: str) -> LetterOrder:
     canary = (visit.value("wait") or CANARY_SECONDS) if visit.value("canary") else None
     address = visit.read(Redirection)
     is_elsewhere = verb == "redirect" or (verb == "edit" and any(address.model_dump().values()))
-    fields = visit.read(ReplayFields, canary=canary)
-    return fields.order(cast(Verb, verb), visit.ops.settings, address if is_elsewhere else None)
+    return visit.read(ReplayFields, canary=canary).order(
+        cast(Verb, verb),
+        visit.ops.settings,
+        to=address if is_elsewhere else None,
+        body=body,
+        content_type=content_type,
+    )

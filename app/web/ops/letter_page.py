@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Response
@@ -96,7 +96,6 @@ def edit(visit: Acting) -> Response:
     """Replay a letter with other arguments, and to another address if one is given."""
     sets = visit.ops.dead_sets
     name, ident = parse_ref(visit.value("letter"), sets)
-    order = order_by(visit, "edit")
     letter = find_letter(sets.only(name), ident)
     # Spaces around a body of text may have a meaning.
     given = next(iter(visit.form.get("arguments", ())), "")
@@ -104,7 +103,7 @@ def edit(visit: Acting) -> Response:
     content_type = visit.value("content_type")
     if content_type == (letter.delivery.content_type or ""):
         content_type = ""
-    order = replace(order, body=body, content_type=content_type or None)
+    order = order_by(visit, "edit", body=body, content_type=content_type or None)
     act = LongActs(visit.ops).begin(order, {name: [letter.id]}, subject=f"{name}/{letter.id}", why=visit.value("why"))
     return visit.back(f"{OPS_PAGES}/acts/{act.id}")
 
@@ -134,7 +133,7 @@ def edit_letter(ops: Calling, ident: Ident, request: EditRequest) -> Response:
     """Replay a letter with other arguments, and to another address if one is given; return the act."""
     letter = find_letter(ops.dead_sets, ident)
     body = edited_body(letter, request.arguments)
-    order = replace(request.order("edit", ops.settings, request.to), body=body, content_type=request.content_type)
+    order = request.order("edit", ops.settings, to=request.to, body=body, content_type=request.content_type)
     subject = f"{letter.set}/{letter.id}"
     act = LongActs(ops).begin(order, {letter.set: [letter.id]}, subject=subject, why=request.why)
     return answer(as_json(act))

@@ -126,8 +126,9 @@ def _preview(visit: Visit, order: LetterOrder, chosen: LetterChoice) -> HTMLResp
 
 def replay_address(policies: RetryPolicies, order: LetterOrder, letter: LetterSummary) -> str:
     """Return in words where an order sends a letter."""
-    key = letter.routing_key
-    address = order.changes.address or policies.policy_for(letter.queue).replay_address(letter.queue or key, key)
+    key, address = letter.routing_key, order.options.changes.address
+    if address is None:
+        address = policies.policy_for(letter.queue).replay_address(letter.queue or key, key)
     return f"exchange {address.exchange or '(default)'}, key {address.routing_key}"
 
 
@@ -154,7 +155,7 @@ def replay_letters(ops: Calling, request: ReplayRequest) -> Response:
 @subject.api.post("/dead/redirect", response_model=dict[str, Any], operation_id="redirect_letters")
 def redirect_letters(ops: Calling, request: RedirectRequest) -> Response:
     """Begin a replay to another address and return the act."""
-    return _begin(ops, request, request.order("redirect", ops.settings, request.to))
+    return _begin(ops, request, request.order("redirect", ops.settings, to=request.to))
 
 
 @subject.api.post("/dead/drop", response_model=dict[str, Any], operation_id="drop_letters")
