@@ -88,7 +88,7 @@ def measured(size: int) -> PlacementRun:
             SearcherReport(searcher_id=name, seq=0, changes=0, free_space=100_000, capacity=100_000, pack_versions=()),
             now=0.0,
         )
-    state.settle()
+    state.begin_placing()
     sent, now, began = 0, 0.0, time.process_time()
     while orders := state.tick(now=(now := now + STEP)):
         for addressed in orders:

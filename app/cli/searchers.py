@@ -67,7 +67,7 @@ def pack_row(route: PackRoute) -> dict[str, object]:
 
 def show(routes: Routes, console: Console) -> None:
     """Print tables and diagnostics for people."""
-    if not routes.settled:
+    if not routes.ready:
         console.print("The orchestrator has just started and still collects the searchers' reports.", style="yellow")
     if not routes.searchers:
         console.print("No searcher is running; perennial up starts them.", style="yellow")

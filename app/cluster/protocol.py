@@ -154,14 +154,14 @@ class RoutesRequest:
 class Routes:
     """The reply to `get_routes`: the route of each domain with a pack, and all searchers.
 
-    `orchestrator` identifies a run of the orchestrator. `settled` is false until it has read the store and running
+    `orchestrator` identifies a run of the orchestrator. `ready` is false until it has read the store and running
     searchers had time to register. `store_id` is the id of the store that it reads, empty before the first scan.
     `revision` counts the changes of the run's routes. A reply with a `since` has only the routes that changed after
     that revision, and the domains whose route was removed.
     """
 
     orchestrator: str
-    settled: bool
+    ready: bool
     routes: tuple[PackRoute, ...]
     searchers: tuple[SearcherStatus, ...]
     store_id: str = ""

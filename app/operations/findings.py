@@ -141,7 +141,7 @@ def _searchers(snapshot: Snapshot) -> Iterator[Finding]:
         level: Level = "problem" if routes.routes else "warning"
         yield Finding(level, "no searcher is running", "start one", "/ops/searchers")
     unplaced = [route.domain for route in routes.routes if not route.searchers]
-    if unplaced and routes.searchers and routes.settled:
+    if unplaced and routes.searchers and routes.ready:
         text = f"packs on no searcher: {listed(unplaced)}"
         yield Finding("problem", text, "the page of searchers has the reason", "/ops/searchers")
     short = [route.domain for route in routes.routes if route.searchers and route.missing and route.why]

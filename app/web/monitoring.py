@@ -152,7 +152,7 @@ def route_metrics(routes: Routes, *, now: float) -> Iterator[Metric]:
     missing = sum(route.missing for route in routes.routes)
     yield GaugeMetricFamily("perennial_copies_missing", "Copies of packs still to be placed.", value=missing)
     yield GaugeMetricFamily("perennial_searchers", "Searchers known.", value=len(routes.searchers))
-    yield GaugeMetricFamily("perennial_routes_settled", "0 while the orchestrator gathers.", value=int(routes.settled))
+    yield GaugeMetricFamily("perennial_routes_ready", "0 while the orchestrator gathers.", value=int(routes.ready))
     ages = GaugeMetricFamily("perennial_index_age_seconds", "Since a site's index was built.", labels=("domain",))
     age_of = dict.fromkeys((route.domain for route in routes.routes), 0.0)
     for route in routes.routes:
@@ -189,7 +189,7 @@ def readiness(routes: Routes, packing: str = "") -> tuple[bool, str]:
     """
     placed = sum(bool(route.searchers) for route in routes.routes)
     packs = len(routes.routes)
-    if not routes.settled:
+    if not routes.ready:
         return False, "the orchestrator has started and still collects reports of searchers"
     if packs and not placed:
         return False, f"none of {packs} packs is on a searcher"

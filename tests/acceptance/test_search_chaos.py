@@ -141,7 +141,7 @@ def placed(
     found = {each.domain: (each.generation, each.newest, len(each.searchers)) for each in routes.routes}
     wanted = {domain: (version, copies, copies) for domain, version in versions.items()}
     there = (
-        routes.settled
+        routes.ready
         and routes.orchestrator != after
         and len(routes.searchers) == searchers
         and not any(each.loading for each in routes.searchers)

@@ -210,7 +210,7 @@ def test_cached_routes_are_used_while_the_orchestrator_is_away(world: World) -> 
     assert titles(ask(client)) == ["one"]
     with pytest.raises(SearchUnavailable, match=r"whether never\.example was indexed"):
         ask(client, "never.example")
-    world.routes = routes(route("a.example", "one"), route("new.example", "one"), settled=False)
+    world.routes = routes(route("a.example", "one"), route("new.example", "one"), ready=False)
     world.orchestrator()  # A new one, that still gathers.
     assert titles(ask(client)) == ["one"]
     world.routes = routes(route("a.example", "one"), route("new.example", "one"))
@@ -286,7 +286,7 @@ def test_a_client_without_reconnections_does_not_wait_for_a_broker_until_the_dea
 
 
 def test_the_first_search_waits_for_settled_routes(world: World) -> None:
-    world.routes = routes(route("a.example"), settled=False)
+    world.routes = routes(route("a.example"), ready=False)
     keeper = world.orchestrator()
     world.searcher("one")
     client = world.client(deadline=30.0)

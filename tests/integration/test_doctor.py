@@ -249,7 +249,7 @@ def test_an_orchestrator_that_reads_another_store_is_a_problem(declared: Setting
     read = ["another", ours]
 
     def reply(request: Delivery) -> None:
-        routes = Routes(orchestrator="o", settled=True, routes=(), searchers=(), store_id=read.pop())
+        routes = Routes(orchestrator="o", ready=True, routes=(), searchers=(), store_id=read.pop())
         by_hand.reply(request, to_json(routes))
 
     with consumed(declared.broker, reply, queue=REQUESTS, exists=True):

@@ -89,7 +89,7 @@ def test_a_page_named_by_the_query_comes_before_a_phrase_match_of_another_site(t
 
 def test_routes_describe_the_files(search_client: LocalSearchClient) -> None:
     routes = search_client.routes()
-    assert routes.settled
+    assert routes.ready
     assert [(each.domain, each.generation, each.pages) for each in routes.routes] == [
         ("tea.example", 7, 15),
         ("ink.example", 1, 2),

@@ -129,4 +129,4 @@ def _page(domain: str, number: int, title: str) -> Page:
 def placed(routes: Routes, versions: Mapping[str, int], *, copies: int, missing: int = 0) -> bool:
     """Return whether `copies` searchers serve each domain's version and `missing` copies are missing."""
     found = {route.domain: (route.generation, len(route.searchers), route.missing) for route in routes.routes}
-    return routes.settled and found == {domain: (version, copies, missing) for domain, version in versions.items()}
+    return routes.ready and found == {domain: (version, copies, missing) for domain, version in versions.items()}

@@ -94,11 +94,11 @@ def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
     return peer(url, request_queue(get_settings()), answer)
 
 
-def routes(*routes: PackRoute, settled: bool = True) -> Routes:
+def routes(*routes: PackRoute, ready: bool = True) -> Routes:
     """Return routes with the searchers that they name."""
     named = sorted({each for route in routes for each in route.searchers})
     nodes = tuple(SearcherStatus(searcher_id=each, free_space=10, capacity=100, age=0.1) for each in named)
-    return Routes(orchestrator="test", settled=settled, routes=routes, searchers=nodes)
+    return Routes(orchestrator="test", ready=ready, routes=routes, searchers=nodes)
 
 
 def route(domain: str, *searchers: str, newest: int = 0, **changed: Any) -> PackRoute:

@@ -24,7 +24,7 @@ DASHBOARD = ROOT / "docs/monitoring/dashboard.json"
 #: The metrics of a system that is well, as Prometheus writes series.
 WELL = {
     "perennial_routes_known": 1,
-    "perennial_routes_settled": 1,
+    "perennial_routes_ready": 1,
     "perennial_tick_overdue": 0,
     'perennial_readable{part="queues"}': 1,
     'perennial_queue_messages{queue="site.dead", kind="dead"}': 0,
@@ -52,7 +52,7 @@ STORE_AWAY: dict[str, int | str | None] = {'perennial_breaker_left_seconds{servi
 WRONG: list[tuple[dict[str, int | str | None], str]] = [
     ({"perennial_routes_known": 0}, "PerennialNotReady"),
     ({"perennial_routes_known": None}, "PerennialNotReady"),
-    ({"perennial_routes_settled": 0}, "PerennialNotReady"),
+    ({"perennial_routes_ready": 0}, "PerennialNotReady"),
     ({"perennial_tick_overdue": 1}, "PerennialNotReady"),
     ({'perennial_readable{part="queues"}': 0}, "PerennialPartUnreadable"),
     ({'perennial_queue_messages{queue="site.dead", kind="dead"}': 1}, "PerennialDeadLetters"),

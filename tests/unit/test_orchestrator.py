@@ -47,11 +47,11 @@ def heartbeat(name: str, seq: int, *, changes: int) -> SearcherReport:
     return SearcherReport(searcher_id=name, seq=seq, changes=changes, free_space=100, capacity=100, loading=())
 
 
-def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
+def ready_state(*packs: Pack, replicas: int = 1) -> OrchestratorState:
     found = OrchestratorState(replicas=replicas, heartbeat=BEAT, now=0)
     for one in packs:
         found.pack_updated(one)
-    found.settle()
+    found.begin_placing()
     return found
 
 
@@ -72,13 +72,13 @@ def test_an_orchestrator_that_has_not_settled_orders_nothing_but_knows_loaded_pa
     with pytest.raises(SearchUnavailable):
         orchestrator.next_searcher("other.example")
 
-    orchestrator.settle()
+    orchestrator.begin_placing()
     with pytest.raises(PackNotFound, match=r"other\.example"):
         orchestrator.next_searcher("other.example")
 
 
 def test_a_domain_is_answered_for_once_its_pack_is_loaded() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     with pytest.raises(NotPlaced):
         orchestrator.next_searcher("x.example")
     orchestrator.receive_report(report("a", 1), now=0)
@@ -96,7 +96,7 @@ def test_a_domain_is_answered_for_once_its_pack_is_loaded() -> None:
 
 
 def test_queries_are_spread_over_the_searchers_with_the_newest_version() -> None:
-    orchestrator = settled(pack(generation=2))
+    orchestrator = ready_state(pack(generation=2))
     orchestrator.receive_report(report("old", 1, pack()), now=0)
     for name in "ab":
         orchestrator.receive_report(report(name, 1, pack(generation=2)), now=0)
@@ -106,7 +106,7 @@ def test_queries_are_spread_over_the_searchers_with_the_newest_version() -> None
 
 
 def test_a_report_that_is_older_than_the_last_one_changes_nothing() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 5, pack()), now=0)
 
     orchestrator.receive_report(report("a", 4), now=1)
@@ -119,7 +119,7 @@ def test_a_report_that_is_older_than_the_last_one_changes_nothing() -> None:
 
 
 def test_a_searcher_is_gone_after_three_heartbeats_were_missed_and_its_packs_are_placed_again() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     for beat in range(1, 4):
         orchestrator.receive_report(report("b", beat), now=beat * BEAT)
@@ -130,7 +130,7 @@ def test_a_searcher_is_gone_after_three_heartbeats_were_missed_and_its_packs_are
 
 
 def test_an_orchestrator_that_was_suspended_does_not_count_searchers_as_gone() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.tick(now=0.1)
 
@@ -144,7 +144,7 @@ def test_an_orchestrator_that_was_suspended_does_not_count_searchers_as_gone() -
 
 
 def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_register() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.connected(now=0)
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("b", 1), now=0)
@@ -160,7 +160,7 @@ def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_reg
 
 
 def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     # A report that was queued for the previous orchestrator.
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.connected(now=0)
@@ -174,7 +174,7 @@ def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -
 
 
 def test_an_order_without_effect_for_three_heartbeats_is_sent_again() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1), now=0)
     assert orders_of(orchestrator.tick(now=0)) == [load("a", pack())]
 
@@ -186,7 +186,7 @@ def test_an_order_without_effect_for_three_heartbeats_is_sent_again() -> None:
 
 
 def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1), now=0)
     orchestrator.tick(now=0)
 
@@ -196,14 +196,14 @@ def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> Non
 
 
 def test_orders_of_a_former_orchestrator_are_not_repeated() -> None:
-    orchestrator = settled(pack(), pack("y.example", size_mb=95))
+    orchestrator = ready_state(pack(), pack("y.example", size_mb=95))
     orchestrator.receive_report(report("a", 1, loading=(pack().sha256,)), now=0)
 
     assert orchestrator.tick(now=0) == ()
 
 
 def test_a_searcher_that_loads_an_unknown_version_gets_no_order_until_it_is_loaded() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1, loading=("of unknown size",)), now=0)
     assert orchestrator.tick(now=0) == ()
 
@@ -212,7 +212,7 @@ def test_a_searcher_that_loads_an_unknown_version_gets_no_order_until_it_is_load
 
 
 def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 0), now=0)
     given_at: list[float] = []
     now = 0.0
@@ -230,7 +230,7 @@ def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytes
 
 
 def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1), now=0)
     orchestrator.tick(now=0)
 
@@ -242,7 +242,7 @@ def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
 
 
 def test_a_version_newer_than_the_last_scan_is_kept_until_the_next_scan() -> None:
-    orchestrator = settled(pack(generation=4))
+    orchestrator = ready_state(pack(generation=4))
     orchestrator.receive_report(report("a", 1, pack(generation=5)), now=0)
 
     assert orchestrator.unclear_domains() == {"x.example"}
@@ -256,7 +256,7 @@ def test_a_version_newer_than_the_last_scan_is_kept_until_the_next_scan() -> Non
 
 
 def test_a_searcher_that_leaves_answers_nothing_new() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("b", 1), now=0)
     orchestrator.receive_report(report("a", 2, pack(), leaving=True), now=1)
@@ -266,7 +266,7 @@ def test_a_searcher_that_leaves_answers_nothing_new() -> None:
 
 
 def test_a_searcher_is_heard_again_after_a_forged_report_with_a_higher_number() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("a", 2**50), now=0)
     for beat in range(5):
@@ -282,7 +282,7 @@ def test_a_searcher_is_heard_again_after_a_forged_report_with_a_higher_number() 
 
 def test_a_searcher_is_requested_to_register_when_an_outcome_is_missing_and_not_while_it_is_on_its_way() -> None:
     packs = [pack(f"{name}.example") for name in "xyz"]
-    orchestrator = settled(*packs)
+    orchestrator = ready_state(*packs)
     orchestrator.receive_report(report("a", 1), now=0)
     orchestrator.tick(now=0)
 
@@ -312,7 +312,7 @@ def test_a_searcher_is_requested_to_register_when_an_outcome_is_missing_and_not_
 
 
 def test_a_heartbeat_of_a_searcher_that_is_not_registered_makes_it_register() -> None:
-    orchestrator = settled(pack())
+    orchestrator = ready_state(pack())
     for name in "ab":
         orchestrator.receive_report(heartbeat(name, 2, changes=1), now=0)
     orchestrator.receive_report(heartbeat("a", 3, changes=1), now=1)

@@ -176,8 +176,8 @@ class World(RuleBasedStateMachine):
                 self._beat(node, chance)
             self._work(node, chance)
         self._deliver(chance)
-        if not self.orchestrator.settled and (chance is None or chance.random() < 0.5):
-            self.orchestrator.settle()
+        if not self.orchestrator.ready and (chance is None or chance.random() < 0.5):
+            self.orchestrator.begin_placing()
         self._tick()
 
     def _deliver(self, chance: random.Random | None) -> None:

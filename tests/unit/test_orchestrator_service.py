@@ -121,14 +121,14 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def wire(store: ObjectStore) -> Wire:
-    """Return a service that has connected, with a pack of each domain on the searcher `a`, and settled."""
+    """Return a service that has connected, with a pack of each domain on the searcher `a`, and is ready."""
     held = [put_manifest(store, domain) for domain in DOMAINS]
     wire = Wire(store)
     wire.service.connected()
     wire.service.receive_report(wire.report("a", 1, *held))
     wire.now = 1.0
     wire.service.receive_report(wire.report("a", 2, *held))
-    eventually(lambda: wire.orders() == [] and wire.service.state.routes(now=1.0).settled, "it has settled")
+    eventually(lambda: wire.orders() == [] and wire.service.state.routes(now=1.0).ready, "it is ready")
     return wire
 
 

@@ -16,12 +16,10 @@ pytestmark = pytest.mark.unit
 BUILT = "2026-11-21T10:04:00+00:00"
 
 
-def shown(
-    *routes: PackRoute, nodes: tuple[SearcherStatus, ...] = (), settled: bool = True, width: int = 80
-) -> list[str]:
+def shown(*routes: PackRoute, nodes: tuple[SearcherStatus, ...] = (), ready: bool = True, width: int = 80) -> list[str]:
     screen = StringIO()
     console = Console(file=screen, width=width, force_terminal=True, no_color=True, highlight=False)
-    show(Routes(orchestrator="o", settled=settled, routes=routes, searchers=nodes), console)
+    show(Routes(orchestrator="o", ready=ready, routes=routes, searchers=nodes), console)
     return Text.from_ansi(screen.getvalue()).plain.splitlines()
 
 
@@ -55,7 +53,7 @@ def test_the_table_of_searchers_and_missing_copies_fits_a_narrow_terminal() -> N
 
 
 def test_an_empty_or_new_system_says_what_comes_first() -> None:
-    text = "\n".join(shown(settled=False))
+    text = "\n".join(shown(ready=False))
     assert "has just started" in text
     assert "perennial up" in text
     assert "perennial index URL" in text

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.unit
 ROUTE = PackRoute(
     domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",), newest=1
 )
-ROUTES = Routes(orchestrator="o", settled=True, routes=(ROUTE,), searchers=())
+ROUTES = Routes(orchestrator="o", ready=True, routes=(ROUTE,), searchers=())
 UNPLACED = replace(ROUTE, domain="b.example", searchers=(), newest=0, missing=2)
 
 
@@ -141,7 +141,7 @@ def test_a_released_place_is_reused() -> None:
     [
         (ROUTES, "", True, "ok"),
         (replace(ROUTES, routes=()), "", True, "ok"),
-        (replace(ROUTES, settled=False), "", False, "the orchestrator has started and still collects reports of"),
+        (replace(ROUTES, ready=False), "", False, "the orchestrator has started and still collects reports of"),
         (replace(ROUTES, routes=(UNPLACED,)), "", False, "none of 1 packs is on a searcher"),
         (replace(ROUTES, routes=(ROUTE, UNPLACED)), "", True, "ok, but 1 of 2 packs are on no searcher"),
         (ROUTES, "no tick ran for 60 s", False, "no tick ran for 60 s"),

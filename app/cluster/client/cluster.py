@@ -245,7 +245,7 @@ class RouteCache:
             return self._cached(time.monotonic())
 
     def get_newer(self, than: float, *, until: float) -> Routes | None:
-        """Return settled routes requested after `than`, or None if none come within PATIENCE (monotonic seconds)."""
+        """Return ready routes requested after `than`, or None if none come within PATIENCE (monotonic seconds)."""
         with self._changed:
             return self._await_newer(than, until=min(until, time.monotonic() + PATIENCE))
 
@@ -262,9 +262,9 @@ class RouteCache:
         return self._routes if age <= TOO_OLD or self._failure is not None else None
 
     def _await_newer(self, than: float, *, until: float) -> Routes | None:
-        """Look up until there are settled routes requested after `than`; at most PATIENCE if lookups fail."""
+        """Look up until there are ready routes requested after `than`; at most PATIENCE if lookups fail."""
         began = time.monotonic()
-        while self._as_of <= than or not (self._routes and self._routes.settled):
+        while self._as_of <= than or not (self._routes and self._routes.ready):
             now = time.monotonic()
             first = self._routes is None and self._failure is None
             end = until if first else min(until, began + PATIENCE)
@@ -295,7 +295,7 @@ class RouteCache:
             if isinstance(outcome, ApplicationError):
                 self._count("lookups_failed")
                 self._failure = outcome
-            elif outcome.settled or self._routes is None or not self._routes.settled:
+            elif outcome.ready or self._routes is None or not self._routes.ready:
                 self._routes, self._failure = outcome, None
                 self._as_of = self._looked_up_at
             else:

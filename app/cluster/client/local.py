@@ -61,7 +61,7 @@ class LocalSearchClient(SearchClient):
             for domain, searcher in self._searchers.items()
         )
         node = SearcherStatus(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, packs=len(self._searchers))
-        return Routes(orchestrator=LOCAL, settled=True, routes=routes, searchers=(node,))
+        return Routes(orchestrator=LOCAL, ready=True, routes=routes, searchers=(node,))
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Search one domain after the other."""

@@ -179,7 +179,7 @@ class OrchestratorService:
                 self.state.pack_deleted(domain)
         self._schedule.start_due(domains=self.state.domains, unclear=self.state.unclear_domains, now=now)
         if self._schedule.is_complete and self._registration.has_ended(now=now):
-            self.state.settle()
+            self.state.begin_placing()
         self._send_orders(now=now)
 
     def _send_orders(self, *, now: float) -> None:

@@ -29,7 +29,7 @@ class OrchestratorState:
     def __init__(self, *, replicas: int, heartbeat: float, now: float) -> None:
         """`heartbeat` is the interval of a searcher's heartbeats in seconds."""
         self.run_id = uuid.uuid4().hex
-        self.settled = False
+        self.ready = False
         self._replicas = replicas
         #: Domains that changed since the table and the copies were updated.
         self._changed: set[str] = set()
@@ -113,11 +113,13 @@ class OrchestratorState:
 
     # Passage of time.
 
-    def settle(self) -> None:
+    def begin_placing(self) -> None:
         """Begin to place packs: the store was read, and running searchers had time to register."""
-        if not self.settled:
-            log.info("Settled: %d packs, %d searchers", len(self._catalog.packs), len(self._registry.records))
-            self.settled = True
+        if not self.ready:
+            log.info(
+                "Orchestrator ready: %d packs, %d searchers", len(self._catalog.packs), len(self._registry.records)
+            )
+            self.ready = True
             self._note_change(True)
 
     def connected(self, *, now: float) -> None:
@@ -130,7 +132,7 @@ class OrchestratorState:
             self.remove_searcher(searcher_id, f"silent for {age:.1f} s")
         self._registry.forget_sequences(now=now)
         is_current = self._is_placed and now < self._backoff_ends_at
-        if not may_place or not self.settled or self._registry.awaited or is_current:
+        if not may_place or not self.ready or self._registry.awaited or is_current:
             return ()
         self._catalog.prune(self._registry.versions(), is_on_searcher=self._is_on_searcher)
         placement = place(self._cluster(now=now), self._copies)
@@ -214,7 +216,7 @@ class OrchestratorState:
         if domain in table.routes:
             reason = table.routes[domain].why
             raise NotPlaced(f"{domain} is on no searcher{f': {reason}' if reason else ''}")
-        if not self.settled:
+        if not self.ready:
             raise SearchUnavailable(f"{domain}: the orchestrator has just started and does not know all packs yet")
         raise PackNotFound(f"{domain} has no pack")
 
@@ -230,7 +232,7 @@ class OrchestratorState:
         records = self._registry.records
         return Routes(
             orchestrator=self.run_id,
-            settled=self.settled,
+            ready=self.ready,
             routes=tuple(table.routes[domain] for domain in sorted(domains)),
             searchers=tuple(records[searcher_id].status(now=now) for searcher_id in sorted(records)),
             revision=table.revision,
