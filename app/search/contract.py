@@ -186,11 +186,11 @@ class PageOfHits:
 class PackHits(PageOfHits):
     """The hits of one pack. Sorted by relevance, scores fall from hit to hit.
 
-    `ideal` is the score that no page of the pack exceeds for this query: scores of several packs can be compared after
-    division by it.
+    No page of the pack has a higher score than `score_bound` for this query: scores of several packs can be compared
+    after division by it.
     """
 
-    ideal: Annotated[float, Field(gt=0)]
+    score_bound: Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

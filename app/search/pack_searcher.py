@@ -176,7 +176,7 @@ class PackSearcher:
                 did_you_mean=spelling.did_you_mean(
                     connection, query, ranked, pages=properties.pages, hidden=shown.hidden
                 ),
-                ideal=bound,
+                score_bound=bound,
                 best_bets=tuple(replace(each, domain=self.info.domain) for each in settings.best_bets_for(query.text)),
             )
 

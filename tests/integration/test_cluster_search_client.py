@@ -36,7 +36,7 @@ def says(name: str) -> Script:
         hit = Hit(
             url=f"https://{domain}/{name}", path="/", title=name, snippet=Snippet(""), headings=(), lang="", score=0.5
         )
-        results = PackHits(total=1, estimated=False, reachable=1, relaxed=False, hits=(hit,), ideal=1.0)
+        results = PackHits(total=1, estimated=False, reachable=1, relaxed=False, hits=(hit,), score_bound=1.0)
         return to_json(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=1), results=results))
 
     return answer

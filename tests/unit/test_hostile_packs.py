@@ -264,7 +264,7 @@ def test_a_reply_is_bounded_by_leaving_out_its_last_hits(hits: int, size: int) -
         reachable=hits,
         relaxed=False,
         hits=tuple(hit(number, size) for number in range(hits)),
-        ideal=1.0,
+        score_bound=1.0,
     )
     info = PackInfo(domain="site.example", generation="1", built_at="", pages=1)
     reply = bounded_reply(SearchReply(info=info, results=results))

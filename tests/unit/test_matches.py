@@ -72,7 +72,7 @@ def test_a_search_with_few_matches_is_the_same_with_bounds_and_without(
 
 def comparable(found: PackHits) -> tuple[object, ...]:
     hits = [(hit.url, hit.score, hit.snippet, hit.opens_at) for hit in found.hits]
-    return found.total, found.reachable, found.relaxed, hits, found.facets, found.did_you_mean, found.ideal
+    return found.total, found.reachable, found.relaxed, hits, found.facets, found.did_you_mean, found.score_bound
 
 
 @pytest.fixture(scope="module")

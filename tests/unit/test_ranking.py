@@ -56,7 +56,7 @@ def test_no_score_exceeds_the_bound(
             found = searcher.search(parse(text))
             scores = [hit.score for hit in found.hits]
             assert scores == sorted(scores, reverse=True)
-            assert max(scores, default=0.0) <= found.ideal
+            assert max(scores, default=0.0) <= found.score_bound
 
 
 def test_a_form_that_every_page_has_does_not_raise_the_bound(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
 
 
 def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **changes: object) -> Pack:
-    fields = {"estimated": False, "relaxed": False, "ideal": 1.0, "total": len(hits), **changes}
+    fields = {"estimated": False, "relaxed": False, "score_bound": 1.0, "total": len(hits), **changes}
     fields.setdefault("reachable", fields["total"])
     results = PackHits(hits=tuple(replace(each, domain=domain) for each in hits), **fields)  # type: ignore[arg-type]
     return Pack(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
@@ -83,7 +83,7 @@ def urls(found: SearchResult) -> list[str]:
 def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[Pack]:
     """Draw packs as a searcher orders them: some leaders whatever their score, then by score; or all by date."""
     scores = st.floats(0.0, 1.0)
-    ideal = draw(st.sampled_from([1.0, 7.5]))
+    score_bound = draw(st.sampled_from([1.0, 7.5]))
     made = []
     for number in range(draw(st.integers(least, 4))):
         leaders = draw(st.lists(scores, max_size=6))
@@ -91,12 +91,12 @@ def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[P
         dates = [draw(st.sampled_from(["2026-11-21", "2026-11-20", "2020-01-01", ""])) for _ in (*leaders, *rest)]
         shared = draw(st.sets(st.integers(0, 40), max_size=4))
         hits = [
-            hit(f"https://{'both' if at in shared else number}.example/{at}", score * ideal, date)
+            hit(f"https://{'both' if at in shared else number}.example/{at}", score * score_bound, date)
             for at, (score, date) in enumerate(zip((*leaders, *rest), dates, strict=True))
         ]
         if sort == "date":
             hits.sort(key=lambda each: each.modified, reverse=True)
-        made.append(pack(f"{number}.example", hits, ideal=ideal, relaxed=draw(st.booleans())))
+        made.append(pack(f"{number}.example", hits, score_bound=score_bound, relaxed=draw(st.booleans())))
     return made
 
 
@@ -143,8 +143,8 @@ def test_pages_with_some_of_the_words_are_left_out_if_others_have_all(made: list
 
 
 def test_scores_are_compared_as_shares_of_the_best_possible_score() -> None:
-    small = pack("small.example", [hit("s1", 0.9), hit("s2", 0.1)], ideal=1.0)
-    large = pack("large.example", [hit("l1", 8.0), hit("l2", 4.0)], ideal=10.0)
+    small = pack("small.example", [hit("s1", 0.9), hit("s2", 0.1)], score_bound=1.0)
+    large = pack("large.example", [hit("l1", 8.0), hit("l2", 4.0)], score_bound=10.0)
     assert urls(ask([small, large])) == ["s1", "l1", "l2", "s2"]
 
 

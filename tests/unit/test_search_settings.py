@@ -183,22 +183,22 @@ def test_no_score_exceeds_the_bound_with_synonyms_and_weights(searcher: PackSear
     for text in ("amber", "amber trees", "television", "yew"):
         hits = found(searcher, text)
         assert hits.hits
-        assert max(hit.score for hit in hits.hits) <= hits.ideal
+        assert max(hit.score for hit in hits.hits) <= hits.score_bound
 
 
 def test_synonyms_do_not_rank_a_site_below_others(searcher: PackSearcher) -> None:
     def share(**fields: Any) -> float:
         apply(searcher, **fields)
         hits = found(searcher, "kubernetes clusters")
-        return next(hit.score for hit in hits.hits if hit.path == "/clusters") / hits.ideal
+        return next(hit.score for hit in hits.hits if hit.path == "/clusters") / hits.score_bound
 
     words = ["amber", "television", "zebra", "unfinished", "missing", "plug", "nothing", *TREES]
     assert share(synonyms=[", ".join(["kubernetes", *words])]) == pytest.approx(share())
     # Where only synonyms are in the pack, they count as the word.
     apply(searcher, synonyms=["telly, television", "k8s, kubernetes"])
-    ideals = [found(searcher, text).ideal for text in ("television ", "telly ", "missing ")]
-    assert ideals[0] == pytest.approx(ideals[1])
-    assert ideals[1] < ideals[2]
+    bounds = [found(searcher, text).score_bound for text in ("television ", "telly ", "missing ")]
+    assert bounds[0] == pytest.approx(bounds[1])
+    assert bounds[1] < bounds[2]
 
 
 def test_weights_of_fields_change_the_order_and_only_their_ratios_count(searcher: PackSearcher) -> None:

@@ -39,7 +39,7 @@ def filler(words: int, *, at: int = 0) -> str:
 def first(tmp_path: Path, pages: Sequence[Page], q: str) -> str:
     with searching(tmp_path / "pack.sqlite", pages) as searcher:
         result = searcher.search(parse(q))
-        assert result.hits[0].score <= result.ideal
+        assert result.hits[0].score <= result.score_bound
         return result.hits[0].path
 
 

@@ -163,7 +163,7 @@ def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
         groups = (scores[at : at + LOOK_AHEAD] for at in range(0, len(scores), LOOK_AHEAD))
         scores = [score for group in groups for score in reversed([*accumulate(reversed(group), max)])]
     return [
-        ((hit.modified if by_date else "", round(score / reply.results.ideal, _DIGITS)), hit)
+        ((hit.modified if by_date else "", round(score / reply.results.score_bound, _DIGITS)), hit)
         for score, hit in zip(scores, hits, strict=True)
     ]
 
