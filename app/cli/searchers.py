@@ -35,7 +35,7 @@ def searchers(as_json: AsJson = False) -> None:
         show(routes, console)
     else:
         print_lines(("searcher", *searcher_row(node).values()) for node in routes.searchers)
-        print_lines(("pack", *pack_row(route).values(), route.why) for route in routes.routes)
+        print_lines(("pack", *pack_row(route).values(), route.unplaced_reason) for route in routes.routes)
     raise typer.Exit(0 if all(route.searchers for route in routes.routes) else 1)
 
 
@@ -80,7 +80,7 @@ def show(routes: Routes, console: Console) -> None:
         console.print(table(list(map(pack_row, routes.routes)), whole=("built",), numbers=_NUMBERS))
     domains_by_reason: dict[str, list[str]] = {}
     for route in routes.routes:
-        if route.why:
-            domains_by_reason.setdefault(printable(route.why), []).append(printable(route.domain))
+        if route.unplaced_reason:
+            domains_by_reason.setdefault(printable(route.unplaced_reason), []).append(printable(route.domain))
     for reason, domains in domains_by_reason.items():
         console.print(Text(f"\n{listed(domains)}: {reason}", "yellow"))

@@ -114,7 +114,7 @@ class PackRoute:
     """The route of a domain: the searchers that serve its pack, newest version first. `built_at` is UTC, ISO 8601.
 
     The first `newest` of `searchers` have the same version, the others older ones. `missing` is the number of copies
-    still to be placed, and `why` the reason if they cannot be placed now.
+    still to be placed, and `unplaced_reason` says why they cannot be placed now.
     """
 
     domain: str
@@ -126,7 +126,7 @@ class PackRoute:
     searchers: tuple[str, ...] = ()
     newest: Annotated[int, Field(ge=0)] = 0
     missing: int = 0
-    why: str = ""
+    unplaced_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

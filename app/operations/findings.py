@@ -144,7 +144,7 @@ def _searchers(snapshot: Snapshot) -> Iterator[Finding]:
     if unplaced and routes.searchers and routes.ready:
         text = f"packs on no searcher: {listed(unplaced)}"
         yield Finding("problem", text, "the page of searchers has the reason", "/ops/searchers")
-    short = [route.domain for route in routes.routes if route.searchers and route.missing and route.why]
+    short = [route.domain for route in routes.routes if route.searchers and route.missing and route.unplaced_reason]
     if short:
         text = f"packs with too few copies: {listed(short)}"
         yield Finding("warning", text, "the page of searchers has the reason", "/ops/searchers")

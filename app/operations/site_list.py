@@ -116,7 +116,7 @@ def _troubles(
 
 def route_trouble(route: PackRoute) -> str:
     """Return what is wrong with how a pack is served, or an empty text."""
-    why = f": {route.why}" if route.why else ""
+    why = f": {route.unplaced_reason}" if route.unplaced_reason else ""
     if not route.searchers:
         return f"no searcher serves its pack{why}"
     return f"{route.missing} copies of its pack are missing{why}" if route.missing else ""

@@ -145,7 +145,9 @@ def test_without_an_orchestrator_the_command_names_a_remedy(settings: Settings) 
 
 
 def test_a_pack_without_searcher_is_reported_with_the_reason(settings: Settings) -> None:
-    placed = routes(route("big.example", missing=2, why="9 MB, and no searcher has so much"), route("a.example", "one"))
+    placed = routes(
+        route("big.example", missing=2, unplaced_reason="9 MB, and no searcher has so much"), route("a.example", "one")
+    )
     with orchestrator(settings.broker, lambda: placed):
         shown = command(environment_of(settings))("searchers")
         searched = command(environment_of(settings))("search", "big.example", "word")

@@ -225,7 +225,7 @@ def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytes
 
     assert [after - before for before, after in pairwise(given_at)] == [4, 8, 16, 32]
     orchestrator.tick(now=now)
-    assert orchestrator.routes(now=now).routes[0].why == "searcher a failed to load it: the disk is full"
+    assert orchestrator.routes(now=now).routes[0].unplaced_reason == "searcher a failed to load it: the disk is full"
     assert "x.example: a copy cannot be placed: searcher a failed to load it: the disk is full" in caplog.text
 
 

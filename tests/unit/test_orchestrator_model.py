@@ -357,7 +357,7 @@ class World(RuleBasedStateMachine):
             if len(newest) < min(REPLICAS, len(nodes)):
                 assert all(node.free < pack.size_mb for node in nodes if node.name not in newest)
                 assert route.missing
-                assert route.why
+                assert route.unplaced_reason
 
 
 def happens(chance: random.Random | None, probability: float) -> bool:

@@ -36,9 +36,9 @@ def test_the_table_of_searchers_and_missing_copies_fits_a_narrow_terminal() -> N
     )
     long = f"{'a' * 60}.example"
     lines = shown(
-        pack(long, "3f2a9c1e-aaaa", "77", newest=1, missing=1, why="1 searcher for 2 copies"),
-        pack("b.example", "3f2a9c1e-aaaa", missing=1, why="1 searcher for 2 copies"),
-        pack("c.example", missing=2, why="too big"),
+        pack(long, "3f2a9c1e-aaaa", "77", newest=1, missing=1, unplaced_reason="1 searcher for 2 copies"),
+        pack("b.example", "3f2a9c1e-aaaa", missing=1, unplaced_reason="1 searcher for 2 copies"),
+        pack("c.example", missing=2, unplaced_reason="too big"),
         nodes=nodes,
     )
     assert max(map(len, lines)) <= 80

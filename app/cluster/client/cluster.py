@@ -166,7 +166,7 @@ class ClusterSearchClient(SearchClient):
             no_replica: ApplicationError = PackNotFound(f"{request.domain} was never indexed")
             if route := routes.by_domain.get(request.domain):
                 replicas = self._searchers.in_order(route)
-                reason = f": {route.why}" if route.why else ""
+                reason = f": {route.unplaced_reason}" if route.unplaced_reason else ""
                 no_replica = NotPlaced(f"{request.domain} is on no searcher at the moment{reason}")
             hedged.append(
                 HedgedRequest(

@@ -60,7 +60,7 @@ class RoutingTable:
             searchers=tuple(searcher_id for searcher_id, _version in ordered),
             newest=sum(version.sha256 == ordered[0][1].sha256 for _, version in ordered),
             missing=max(0, self._replicas - up_to_date),
-            why=reason,
+            unplaced_reason=reason,
         )
         if self.routes.get(pack.domain) != route:
             self.routes[pack.domain] = route

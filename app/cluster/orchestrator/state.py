@@ -214,7 +214,7 @@ class OrchestratorState:
         if chosen is not None:
             return chosen
         if domain in table.routes:
-            reason = table.routes[domain].why
+            reason = table.routes[domain].unplaced_reason
             raise NotPlaced(f"{domain} is on no searcher{f': {reason}' if reason else ''}")
         if not self.ready:
             raise SearchUnavailable(f"{domain}: the orchestrator has just started and does not know all packs yet")
