@@ -20,7 +20,7 @@ from app.cli.printing import iso, print_json, print_lines, print_result, printab
 from app.cli.progress import shown_progress
 from app.cli.tables import table
 from app.messages.dead_sets import domain_of, task_of
-from app.text.wording import duration
+from app.text.humanize import duration
 
 #: Letters shown on a terminal unless --limit says otherwise.
 SCREENFUL = 50

@@ -15,7 +15,7 @@ from app.cli.printing import print_lines, printable
 from app.cli.tables import table
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
-from app.text.wording import listed
+from app.text.humanize import listed
 from config.settings import get_settings
 
 cli = typer.Typer()

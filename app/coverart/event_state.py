@@ -12,7 +12,7 @@ from app.coverart.event_table import connect
 from app.coverart.musicbrainz import Connection, is_pooled
 from app.coverart.project import PROJECTS, served
 from app.redis_state.client import PREFIX, get_quick_redis
-from app.text.wording import duration
+from app.text.humanize import duration
 from config.settings import Settings
 
 #: Seconds without a sign of life after which the reader counts as down: two of its longest pauses.

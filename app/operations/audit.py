@@ -18,7 +18,7 @@ from app.operations.operators import Operator
 from app.operations.stored_times import IsoTime
 from app.storage.reading import parsing
 from app.storage.store import ObjectStore
-from app.text.wording import cut
+from app.text.humanize import cut
 
 logger = logging.getLogger(__name__)
 

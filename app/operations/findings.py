@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from app.operations.overview import Snapshot
 from app.operations.queues import QueueFigures
-from app.text.wording import listed
+from app.text.humanize import listed
 
 Level = Literal["problem", "warning"]
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.broker.dead_letters import EVERYTHING, DeadLetter, DeadSets, LetterGroup, LetterSummary
 from app.broker.errors import InvalidMessage
 from app.messages.dead_sets import domain_of, task_of, where
-from app.text.wording import cut, parse_duration
+from app.text.humanize import cut, parse_duration
 
 #: Hours of a group's trend, and seconds of one.
 TREND_HOURS: Final = 24

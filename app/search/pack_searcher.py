@@ -26,9 +26,10 @@ from app.search.contract import (
 )
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
-from app.search.matches import ChooseMatches, RankingScope
 from app.search.pack_tables import Properties, cut, multiplied
+from app.search.prefixes import without_frequent_prefix
 from app.search.query import Phrase, Query, parse
+from app.search.retrieval import ChooseMatches, RankingScope
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import (
     MAX_SCANNED,
@@ -39,9 +40,8 @@ from app.search.snippet import (
     phrases_in,
     snippet_of_section,
 )
-from app.search.stemmed import stems_in
+from app.search.stems import stems_in
 from app.search.subsections import best_pdf_page, choose, subsection_with
-from app.search.unfinished import without_frequent_prefix
 from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from app.search.contract import Facet, Filters
-from app.search.matches import RankingScope, rounded
 from app.search.number_arrays import Numbers, unpacked
+from app.search.retrieval import RankingScope, rounded
 
 # Statements
 

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Final
 
 from app.search.contract import MAX_HITS
-from app.search.matches import RankingScope, best_first
-from app.search.stemmed import PassageStem, Stems
+from app.search.retrieval import RankingScope, best_first
+from app.search.stems import PassageStem, Stems
 
 #: What the best passage adds to a score, as a share of it.
 MAX_SHARE: Final = 2.0

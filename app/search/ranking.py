@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 from app.search import pack_tables, passages, title_match
 from app.search.contract import MAX_HITS
-from app.search.matches import Matches, RankingScope, best_first, number_of_matches, ranked_matches
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query
-from app.search.stemmed import Stems
+from app.search.retrieval import Matches, RankingScope, best_first, number_of_matches, ranked_matches
+from app.search.stems import Stems
 from app.text.titles import NUMBERING, SEPARATOR
 from app.text.variants import symbols_in
 from app.text.words import words

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from app.search import pack_tables
-from app.search.matches import best_first
 from app.search.query import Query
+from app.search.retrieval import best_first
 from app.text.titles import without_site_name
 from app.text.variants import stems_of
 from app.text.words import spans, words

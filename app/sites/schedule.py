@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from celery.schedules import ParseException, crontab
 
-from app.text.wording import parse_duration
+from app.text.humanize import parse_duration
 
 #: Seconds of the shortest and the longest interval.
 MIN_INTERVAL = 1

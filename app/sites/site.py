@@ -18,7 +18,7 @@ from app.errors import InvalidSite
 from app.sites.schedule import Schedule, check_schedule
 from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets, normalised_url, printable
 from app.storage.reading import check_version, parsing
-from app.text.wording import parse_duration
+from app.text.humanize import parse_duration
 from config import checks
 
 #: Version of the stored format. A release reads those up to its own; fields may be added without a new version.

@@ -19,7 +19,7 @@ from app.sites.stored import readable_site
 from app.storage.damage import DamageNotes, note_damaged
 from app.storage.layout import manifest_key
 from app.storage.open import store_of
-from app.text.wording import listed
+from app.text.humanize import listed
 from app.timers.timers import Timers
 from config.settings import Settings, get_settings
 

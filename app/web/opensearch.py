@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import InvalidQuery, PackNotFound
-from app.text.wording import cut
+from app.text.humanize import cut
 from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
 from app.web.pages import templates

@@ -13,11 +13,11 @@ import pytest
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Filters
-from app.search.matches import RankingScope
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import rank
-from app.search.stemmed import stems_in
+from app.search.retrieval import RankingScope
+from app.search.stems import stems_in
 from app.storage.layout import Page, language_tag
 from tests.packs import page, searching, write_pack
 

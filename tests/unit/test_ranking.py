@@ -14,7 +14,7 @@ from app.search import ranking, title_match
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import Ranking
-from app.search.stemmed import stems_in
+from app.search.stems import stems_in
 from app.storage.page_parts import PageLink
 from tests.packs import page, write_pack
 

@@ -15,7 +15,7 @@ from app.pack.packer import pack_full, pack_incremental
 from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.search.stemmed import stems_in
+from app.search.stems import stems_in
 from app.storage.layout import Page
 from app.storage.store import ObjectStore
 from app.text.languages import ALGORITHMS

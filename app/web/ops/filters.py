@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from app.text.wording import duration
+from app.text.humanize import duration
 
 
 def moment(value: float | str | datetime) -> datetime:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.errors import InvalidSite
 from app.sites.search_fields import SiteBestBet
 from app.sites.site import Site
-from app.text.wording import listed
+from app.text.humanize import listed
 
 #: Fields that have acts of their own, or never change.
 _APART: Final = frozenset({"domain", "state", "blocked", "created"})

@@ -8,8 +8,8 @@ from typing import Final
 
 from app.search import pack_tables
 from app.search.contract import MAX_HITS
-from app.search.matches import RankingScope
 from app.search.query import Query
+from app.search.retrieval import RankingScope
 from app.text.words import words
 
 #: Words that an unfinished one stands for, where all that it begins are on too many pages.

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.search import matches, pack_searcher, passages, ranking, unfinished
+from app.search import pack_searcher, passages, prefixes, ranking, retrieval
 from app.search.contract import Filters, PackHits, Sort
-from app.search.matches import RankingScope, ranked_matches, rounded
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
+from app.search.retrieval import RankingScope, ranked_matches, rounded
 from app.storage.page_parts import PageLink
 from tests.packs import page, write_pack
 
@@ -31,8 +31,8 @@ WEIGHTS = ranking.bm25({})
 @contextmanager
 def bounds(ranked: int = RANKED, counted: int = COUNTED) -> Iterator[None]:
     """Search with lower bounds than those of the program."""
-    with patch.object(matches, "MAX_COUNTED", counted):
-        modules = (matches, ranking, passages, pack_searcher, unfinished)
+    with patch.object(retrieval, "MAX_COUNTED", counted):
+        modules = (retrieval, ranking, passages, pack_searcher, prefixes)
         patches = [patch.object(module, "MAX_HITS", ranked) for module in modules]
         for each in patches:
             each.start()
@@ -86,7 +86,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pack(pack, [*made, page(f"/a/{'x' * 80}", "Alpha", "alpha beta")])
 
 
-def ranked(pack: Path, match: str, *, ordered: int = 60, named: str = "", **fields: object) -> matches.Matches:
+def ranked(pack: Path, match: str, *, ordered: int = 60, named: str = "", **fields: object) -> retrieval.Matches:
     with closing(sqlite3.connect(pack)) as connection, bounds():
         scope = RankingScope(pages=60, ordered=ordered, last=60, **fields)  # type: ignore[arg-type]
         return ranked_matches(connection, match, scope, WEIGHTS, named=named)
