@@ -41,7 +41,7 @@ def load() -> WordLlamaInference:
     return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
 
 
-def ordered(
+def reranked(
     connection: sqlite3.Connection, question: str, scores: dict[int, float], *, bound: float
 ) -> dict[int, float]:
     """Return the scores, best first, with the best pages in the order of score and meaning together.

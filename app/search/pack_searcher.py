@@ -153,7 +153,7 @@ class PackSearcher:
             defined = self._alternates.definitions(defined, languages)[:_MAX_DEFINITIONS]
             ranked, all_scores, bound = self._scored(connection, query, defined, scope, factors=settings.factors)
             if by_meaning:
-                all_scores = meaning.ordered(connection, query.text, all_scores, bound=bound)
+                all_scores = meaning.reranked(connection, query.text, all_scores, bound=bound)
             counted = shown.shown(ranked.counted)
             scores = all_scores
             if shown.shown_as:
@@ -216,11 +216,11 @@ class PackSearcher:
         stems = stems_in(connection, query, self._stemmers, pages=pages)
         ranked = ranking.rank(connection, query, scope, stems=stems, factors=factors)
         bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
-        scores = passages.raised(connection, stems, ranked.scores, scope)
-        by_title = title_match.raised(
+        scores = passages.boosted(connection, stems, ranked.scores, scope)
+        by_title = title_match.boosted(
             connection, query, scores, pages=pages, stemmers=self._stemmers, site=self._site_name
         )
-        scores = ranking.weighted(by_title, self._properties.inlinks, pages=pages)
+        scores = ranking.boosted_by_links(by_title, self._properties.inlinks, pages=pages)
         defining = list(dict.fromkeys(each.page for each in defined))
         if defining and not ranked.complete:
             ranked = replace(ranked, complete=defining, counted=defining, factor=1.0, relaxed=False)

@@ -1,4 +1,4 @@
-"""Raise the score of pages with a passage that has many of the query's words, in any of their forms."""
+"""Boost pages with a passage that has many of the query's words, in any of their forms."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ AND passages.rowid BETWEEN page.value << {_NUMBER_BITS} AND (page.value + 1 << {
 """  # noqa: S608 (ours)
 
 
-def raised(
+def boosted(
     connection: sqlite3.Connection, stems: Stems, scores: dict[int, float], scope: RankingScope
 ) -> dict[int, float]:
-    """Return the scores, best first: those of pages raised by their best passage, compared with the best of all.
+    """Return the scores, best first: those of pages boosted by their best passage, compared with the best of all.
 
     Passages with a word and its synonyms must not make those with the typed words look poor. In a large
     pack, if very many pages have the words, only passages of the best pages are compared, by the words that they have.

@@ -112,8 +112,8 @@ def rank(
         scores, counted = found.scores, found
     elif len(alone) > 1 and scope.choice is None and (len(complete) < _ENOUGH or query.is_sentence):
         found = _ranked_any(connection, query, alone, scope, weights)
-        raised = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
-        scores = best_first(found.scores | raised)
+        boosted = {page: _COMPLETE_FACTOR * found.scores.get(page, score) for page, score in scores.items()}
+        scores = best_first(found.scores | boosted)
     relaxed = bool(counted.read) and not complete
     name_weights = bm25(factors, _NAME_WEIGHTS)
     scores = _add_name_scores(connection, stems, scores, name_weights, scope)
@@ -168,13 +168,13 @@ def _add_name_scores(
         found = connection.execute(_NAME_STEM_SCORES, (stems.in_names, weights))
     else:
         found = connection.execute(_NAME_STEM_SCORES_OF, (stems.in_names, weights, json.dumps([*scores])))
-    raised = {page: scores[page] - score for page, score in found.fetchall() if page in scores}
-    if not raised:
+    boosted = {page: scores[page] - score for page, score in found.fetchall() if page in scores}
+    if not boosted:
         return scores
-    return best_first(scores | raised)
+    return best_first(scores | boosted)
 
 
-def weighted(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) -> dict[int, float]:
+def boosted_by_links(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) -> dict[int, float]:
     """Return the scores, each with a factor by the number of pages that lead to its page, best first.
 
     `inlinks` has that number by row id, for a pack with `pages` pages.
@@ -197,12 +197,12 @@ def weighted(scores: dict[int, float], inlinks: Sequence[int], *, pages: int) ->
 class Promoted:
     """Pages to show first, best first: those whose name is the query, then those with all its words adjacent.
 
-    `raised` are pages with all words of a short query adjacent, whose score is raised.
+    `boosted` are pages with all words of a short query adjacent, whose score is boosted.
     """
 
     by_name: Sequence[int]
     by_phrase: Sequence[int] = ()
-    raised: Sequence[int] = ()
+    boosted: Sequence[int] = ()
 
 
 def promoted_pages(
@@ -237,20 +237,20 @@ def promoted_pages(
     others = [page for page in adjacent if page not in by_name and page in ranking.scores]
     stop_words = len(query.typed) - len(query.words)
     if len(query.phrases) + stop_words < _LONG_PHRASE:
-        return Promoted(by_name, raised=others)
+        return Promoted(by_name, boosted=others)
     return Promoted(by_name, sorted(others, key=ranking.scores.__getitem__, reverse=True))
 
 
 def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> dict[int, float]:
     """Return the scores with promoted pages first: those by name just below the bound, by phrase just above the rest.
 
-    The scores of `raised` pages are raised before. Across several packs, a page with the query as its name then ranks
+    The scores of `boosted` pages are boosted before. Across several packs, a page with the query as its name then ranks
     above pages that only mention it.
     """
-    if promoted.raised:
+    if promoted.boosted:
         # With synonyms, scores may be above the bound until `bounded` cuts them.
-        raised = {page: min(max(bound, scores[page]), _ADJACENT_FACTOR * scores[page]) for page in promoted.raised}
-        scores = best_first(scores | raised)
+        boosted = {page: min(max(bound, scores[page]), _ADJACENT_FACTOR * scores[page]) for page in promoted.boosted}
+        scores = best_first(scores | boosted)
     best = next((score for page, score in scores.items() if page not in promoted.by_name), 0.0)
     top = max(bound, best)
     step = _PROMOTION_BAND * (top - best) / (len(promoted.by_name) + len(promoted.by_phrase) + 1)

@@ -1,4 +1,4 @@
-"""Raise the score of pages whose title and query have the same rare words, or other forms of the same words."""
+"""Boost pages whose title and query have the same rare words, or other forms of the same words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS_IN_MEMORY: Final = 20_000
 _TITLES: Final = f"id, {pack_tables.cut('title', 300)}"
 
 
-def raised(
+def boosted(
     connection: sqlite3.Connection,
     query: Query,
     scores: dict[int, float],
@@ -36,7 +36,7 @@ def raised(
     stemmers: Sequence[str],
     site: str,
 ) -> dict[int, float]:
-    """Return the scores, best first: those of the best pages raised by what their titles share with the query.
+    """Return the scores, best first: those of the best pages boosted by what their titles share with the query.
 
     A title that is the query gets `MAX_SHARE`; one without its words, or with many others, gets nothing or little.
     `stemmers` are the algorithms by which the query is stemmed, and `site` is the part that titles share.

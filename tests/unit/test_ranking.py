@@ -76,23 +76,23 @@ TITLES = ("Merge", "Merging branches", "The manual of all that is not merged", "
 
 
 def shares(folder: Path, text: str) -> dict[str, float]:
-    """Return by how much of its score each page is raised."""
+    """Return by how much of its score each page is boosted."""
     pages = [page(f"/{at}", title, "Merge one branch. " * at, lang="en") for at, title in enumerate(TITLES)]
     with closing(sqlite3.connect(write_pack(folder / "pack.sqlite", pages))) as pack:
         rows = {row: at for at, row in enumerate(row for (row,) in pack.execute("SELECT id FROM pages ORDER BY id"))}
         query = parse(text).with_forms(["english"])
-        raised = title_match.raised(pack, query, dict.fromkeys(rows, 1.0), pages=5, stemmers=["english"], site="")
-    assert list(raised.values()) == sorted(raised.values(), reverse=True)
-    return {TITLES[rows[row]]: score - 1.0 for row, score in raised.items()}
+        boosted = title_match.boosted(pack, query, dict.fromkeys(rows, 1.0), pages=5, stemmers=["english"], site="")
+    assert list(boosted.values()) == sorted(boosted.values(), reverse=True)
+    return {TITLES[rows[row]]: score - 1.0 for row, score in boosted.items()}
 
 
-def test_the_title_that_is_the_query_raises_a_score_most(tmp_path: Path) -> None:
+def test_the_title_that_is_the_query_boosts_a_score_most(tmp_path: Path) -> None:
     found = shares(tmp_path, "merged branch")
     assert found["Merging branches"] == pytest.approx(title_match.MAX_SHARE)
     assert found["Merging branches"] > found["Merge"] > found["The manual of all that is not merged"] > 0
     assert found["Unrelated"] == found[""] == 0
 
 
-def test_a_pack_without_pages_to_raise_is_no_error(tmp_path: Path) -> None:
+def test_a_pack_without_pages_to_boost_is_no_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(write_pack(tmp_path / "pack.sqlite", []))) as pack:
-        assert title_match.raised(pack, parse("x"), {}, pages=0, stemmers=[], site="") == {}
+        assert title_match.boosted(pack, parse("x"), {}, pages=0, stemmers=[], site="") == {}

@@ -279,8 +279,8 @@ def test_a_copy_is_ranked_as_the_hidden_page_that_it_is_shown_for(tmp_path: Path
 
 def test_adjacent_words_never_lower_a_score_that_synonyms_have_raised_above_the_bound() -> None:
     scores = {1: 9.0, 2: 8.0, 3: 1.0}
-    assert list(promote(Promoted([], raised=[2]), scores, bound=0.5)) == [1, 2, 3]
-    assert promote(Promoted([], raised=[3]), scores, bound=4.0)[3] == 2.0
+    assert list(promote(Promoted([], boosted=[2]), scores, bound=0.5)) == [1, 2, 3]
+    assert promote(Promoted([], boosted=[3]), scores, bound=4.0)[3] == 2.0
 
 
 def test_a_best_bet_is_shown_for_its_queries_and_not_counted(searcher: PackSearcher) -> None:
