@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import io
+import re
 import time
 import zlib
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
 #: Statuses of a redirect to the URL in the Location header.
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: How urllib3 begins errors of a pool or a connection.
+_CONNECTION = re.compile(r"\A\w+\(host=.*?, port=\w+\): ", re.DOTALL)
 #: Members of a gzip body. Each costs a copy of what was received after it.
 MAX_MEMBERS = 10_000
 
@@ -183,7 +186,9 @@ def fetch_error(request: str, error: Exception, *, broken: type[FetchError] = Co
         cause = cause.reason
     if isinstance(cause, ProtocolError) and isinstance(cause.args[-1], Exception):
         cause = cause.args[-1]
-    message = f"{request}: {str(cause)[:300] or type(cause).__name__}"
+    # The last argument without the connection, whose host the request names: it begins `GuardedPool(host=…, port=…): `.
+    text = str(cause.args[-1]) if isinstance(cause, ConnectTimeoutError) else str(cause)
+    message = f"{request}: {_CONNECTION.sub('', text)[:300] or type(cause).__name__}"
     if isinstance(cause, ConnectTimeoutError | NewConnectionError | SSLError):
         return ConnectionFailed(message)
     if isinstance(cause, ReadTimeoutError | TimeoutError):

@@ -283,10 +283,13 @@ def test_a_broken_response_is_an_error_and_the_next_one_is_not(
 def test_a_refused_connection_an_unknown_host_and_a_relative_url_are_errors(fetcher: Fetcher) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectionFailed):
-            fetcher.get(f"http://127.0.0.1:{unused.getsockname()[1]}/")
-    with pytest.raises(ConnectionFailed):
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+        with pytest.raises(ConnectionFailed) as refused:
+            fetcher.get(url)
+    assert str(refused.value).startswith(f"GET {url}: Failed to establish a new connection: [Errno 111]")
+    with pytest.raises(ConnectionFailed) as unknown:
         fetcher.get("http://no-such-host.invalid/")
+    assert str(unknown.value).startswith("GET http://no-such-host.invalid/: Failed to resolve 'no-such-host.invalid'")
     with pytest.raises(InvalidUrl):
         fetcher.get("/relative")
 
