@@ -14,6 +14,7 @@ from app.cli.printing import print_result
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
 from app.crawl.urls import has_scheme, parse_domain
+from app.errors import ForbiddenAddress
 from app.operations import crawls
 from app.operations.crawl_queries import page_of
 from app.redis_state.client import get_redis
@@ -123,7 +124,10 @@ def _with_scheme(url: str) -> tuple[str, str]:
         response_timeout=settings.response_timeout,
         policy=AddressPolicy(settings.allow_private_hosts),
     )
-    scheme = answering_scheme(page_of(url).url, client)
+    try:
+        scheme = answering_scheme(page_of(url).url, client)
+    except ForbiddenAddress as error:  # The workers decide, which may have another ALLOW_PRIVATE_HOSTS.
+        return f"https://{url}", f" ({error}; https is assumed)"
     if scheme is None:
         return f"https://{url}", " (neither https nor http answers; https is assumed)"
     return f"{scheme}://{url}", f" ({scheme} answers)"

@@ -19,7 +19,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
-from app.errors import FetchError
+from app.errors import FetchError, ForbiddenAddress
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
 from app.http.fetcher import REPEAT_ON_CLOSED, guarded_pool
 from app.http.response import REDIRECTS, Response, fetch_error, read_body
@@ -127,11 +127,18 @@ class ApiClient:
 
 
 def answering_scheme(url: str, client: ApiClient) -> str | None:
-    """Return the scheme that the host of `url` answers to: https if both do, None if neither does."""
+    """Return the scheme that the host of `url` answers to: https if both do, None if neither does.
+
+    Raises ForbiddenAddress, which says more than that no scheme answers.
+    """
     for scheme in ("https", "http"):
-        with contextlib.suppress(FetchError):
+        try:
             client.send("HEAD", f"{scheme}://{url.partition('://')[2]}")
-            return scheme
+        except ForbiddenAddress:
+            raise
+        except FetchError:
+            continue
+        return scheme
     return None
 
 

@@ -91,6 +91,16 @@ def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]
     assert posted == [{"type": "index", "url": f"https://{host}/", "domain": host}]
 
 
+def test_index_without_a_scheme_says_that_the_address_of_the_host_is_not_allowed(
+    posted: list[dict[str, Any]],
+) -> None:
+    with Site() as site, as_process_with({"ALLOW_PRIVATE_HOSTS": ""}):
+        printed = invoked("index", site.domain)
+    expected = f"{site.domain} has the address 127.0.0.1, which is not public; ALLOW_PRIVATE_HOSTS can allow it"
+    assert f"posted ({expected}; https is assumed)" in printed
+    assert [message["url"] for message in posted] == [f"https://{site.domain}/"]
+
+
 def test_status_of_an_overdue_timer_shows_no_negative_seconds(posted: list[dict[str, Any]], redis_url: str) -> None:
     timers = Timers(get_redis(redis_url))
     timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
