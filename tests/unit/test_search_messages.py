@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
+from app.broker.errors import ApplicationError, InvalidMessage, RequestTimedOut, UnknownType
 from app.broker.rpc.requestor import Reply
-from app.cluster.client.cluster import MAX_AGE, RouteCache
+from app.cluster.client import cluster
+from app.cluster.client.cluster import MAX_AGE, TOO_OLD, RouteCache
 from app.cluster.protocol import (
     Load,
     OrderOutcome,
     PackVersion,
     ProblemReply,
+    Routes,
     RoutesRequest,
     SearcherReport,
     error_of,
@@ -110,6 +113,28 @@ def test_the_error_of_an_orchestrator_is_the_reason_why_there_are_no_routes() ->
     routes = RouteCache(look_up, deadline=0.1, count=lambda _name: None)
     with pytest.raises(SearchUnavailable, match=r"^the orchestrator failed; see its log$"):
         routes.get(until=0.0)
+
+
+def test_a_failed_lookup_of_long_ago_does_not_make_old_routes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now))
+    first = Routes(orchestrator="o", settled=True, routes=(), searchers=())
+    lookups: list[Future[Reply]] = []
+
+    def look_up(_request: RoutesRequest, _seconds: float) -> Future[Reply]:
+        lookups.append(Future())
+        return lookups[-1]
+
+    routes = RouteCache(look_up, deadline=0.1, count=lambda _name: None)
+    assert routes.get_cached() is None
+    lookups[-1].set_result(Reply(to_json(first), {}, {}))
+    assert routes.get_cached() == first
+    for _ in range(3):
+        now += TOO_OLD - 1
+        assert routes.get_cached() == first, "a lookup has failed within TOO_OLD"
+        lookups[-1].set_exception(RequestTimedOut("3 s"))
+    now += TOO_OLD + 1
+    assert routes.get_cached() is None
 
 
 @pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])

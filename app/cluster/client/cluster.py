@@ -256,10 +256,12 @@ class RouteCache:
 
     def _cached(self, now: float) -> Routes | None:
         age = now - self._as_of
+        # After a failed lookup old routes are used at once, because a query must not wait for each lookup. But a failure
+        # before a pause without queries says nothing about the orchestrator of now.
+        has_failed = self._failure is not None and now - self._looked_up_at <= TOO_OLD
         if age > MAX_AGE:
             self._look_up_if_due(now, pause=_PAUSE if self._routes is None else MAX_AGE)
-        # After a failed lookup old routes are used at once, because a query must not wait for each lookup.
-        return self._routes if age <= TOO_OLD or self._failure is not None else None
+        return self._routes if age <= TOO_OLD or has_failed else None
 
     def _await_newer(self, than: float, *, until: float) -> Routes | None:
         """Look up until there are ready routes requested after `than`; at most PATIENCE if lookups fail."""
