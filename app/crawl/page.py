@@ -76,7 +76,7 @@ class PageWork:
         message of one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
-        with self._released_on_error(runs), self._store.put_together():
+        with self._released_on_error(runs), self._store.deferred_sync():
             for run in runs:
                 if run.entered.spent:
                     ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Folders that are synced at the same time. Those whose paths hash to the same number wait for each other.
-_TURNS: Final = 64
+#: Locks: as many folders are synced at the same time. Those whose paths hash to the same lock wait for each other.
+_LOCKS: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,7 @@ class _Group:
     error: OSError | None = None
 
 
-class _PutOff(threading.local):
+class _Deferred(threading.local):
     """Folders that a thread syncs later, None while it syncs each at once."""
 
     folders: set[str] | None = None
@@ -36,12 +36,12 @@ class FolderSync:
     """
 
     def __init__(self) -> None:
-        self._turns = [threading.Lock() for _ in range(_TURNS)]
-        self._gathering: dict[str, _Group] = {}
-        self._of_thread = _PutOff()
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._waiting: dict[str, _Group] = {}
+        self._of_thread = _Deferred()
 
     @contextmanager
-    def put_off(self) -> Iterator[set[str]]:
+    def deferred(self) -> Iterator[set[str]]:
         """Yield the folders that this thread is to sync after the block: in it, `sync` only notes them."""
         self._of_thread.folders = folders = set[str]()
         try:
@@ -54,11 +54,11 @@ class FolderSync:
         if self._of_thread.folders is not None:
             self._of_thread.folders.add(folder)
             return
-        group = self._gathering.setdefault(folder, _Group())
-        with self._turns[hash(folder) % _TURNS]:
+        group = self._waiting.setdefault(folder, _Group())
+        with self._locks[hash(folder) % _LOCKS]:
             if not group.is_done:
                 # A name that is made from now on needs another sync.
-                del self._gathering[folder]
+                del self._waiting[folder]
                 try:
                     sync_file(folder)
                 except OSError as error:

@@ -8,7 +8,7 @@ A process may be killed between any two system calls. A file gets its ETag befor
 complete and has the right ETag. A new object is linked to its name, which fails where there is an object. A conditional
 write therefore meets other writers only while it holds the lock: it replaces what it has read.
 
-An object is synced to the disk before it gets its name, and its folder afterwards, or after `put_together`.
+An object is synced to the disk before it gets its name, and its folder afterwards, or after `deferred_sync`.
 
 Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
 mounted, and every method raises StoreError.
@@ -131,9 +131,9 @@ class FolderStore:
         return etag
 
     @contextmanager
-    def put_together(self) -> Iterator[None]:
-        """Sync each folder of this thread's writes once, after the block. See `ObjectStore.put_together`."""
-        with self._folders.put_off() as folders:
+    def deferred_sync(self) -> Iterator[None]:
+        """Sync each folder of this thread's writes once, after the block. See `ObjectStore.deferred_sync`."""
+        with self._folders.deferred() as folders:
             yield
         for folder in folders:
             with self._write_errors_translated(folder):

@@ -110,8 +110,8 @@ class S3Store:
                 return stored.etag if stored.data == data else ""
         return ""
 
-    def put_together(self) -> AbstractContextManager[None]:
-        """Do nothing: each write is durable when S3 answers. See `ObjectStore.put_together`."""
+    def deferred_sync(self) -> AbstractContextManager[None]:
+        """Do nothing: each write is durable when S3 answers. See `ObjectStore.deferred_sync`."""
         return nullcontext()
 
     def stat(self, key: str) -> Stat:

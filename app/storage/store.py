@@ -68,7 +68,7 @@ class ObjectStore(Protocol):
         nor modification time in a folder store; S3 keeps the ETag only.
         """
 
-    def put_together(self) -> AbstractContextManager[None]:
+    def deferred_sync(self) -> AbstractContextManager[None]:
         """Let what this thread writes in the block be safe from a power failure only after the block, not before.
 
         That costs less than to wait for the disk each time. A block that raises an error promises nothing.

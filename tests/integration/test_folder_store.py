@@ -213,13 +213,13 @@ def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tm
     assert calls[1:] == ["rename content/k", "fsync content"]
 
 
-def test_a_folder_is_synced_once_after_the_block_in_which_objects_are_put_together(
+def test_a_folder_is_synced_once_after_the_block_in_which_objects_are_deferred_sync(
     tmp_path: Path, calls: list[str]
 ) -> None:
     store = folder_store(tmp_path)
     store.put("content/k", b"1")
     calls.clear()
-    with store.put_together():
+    with store.deferred_sync():
         for key in ("content/a", "content/b", "content/k"):
             store.put(key, b"1")
         store.delete("content/b")
@@ -228,10 +228,10 @@ def test_a_folder_is_synced_once_after_the_block_in_which_objects_are_put_togeth
             assert calls[-1] == "fsync packs"  # Another thread waits for its own writes.
         assert "fsync content" not in calls
     assert [call for call in calls if call.endswith("content")] == ["fsync content"] == calls[-1:]
-    with store.put_together():
+    with store.deferred_sync():
         store.put("gone/k", b"1")
         store.delete("gone/k")
-    with suppress(ZeroDivisionError), store.put_together():
+    with suppress(ZeroDivisionError), store.deferred_sync():
         store.put("content/c", b"%d" % (1 // 0))
     calls.clear()
     store.put("content/d", b"1")
