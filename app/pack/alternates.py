@@ -23,13 +23,13 @@ _OF_PATHS: Final = """
 SELECT path, page FROM temp.by_path
 WHERE path IN (SELECT path FROM temp.by_path GROUP BY path HAVING count(*) > 1) ORDER BY path
 """
-#: Where pages are that name alternates, and which of them each one names.
-_PLACES: Final = """
-INSERT OR REPLACE INTO temp.places
+#: The URLs of pages that name versions, and which of them each one names.
+_URLS: Final = """
+INSERT OR REPLACE INTO temp.urls
 SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT canonical_key, id FROM pages WHERE alternates <> ''
 """
 _ALTERNATES: Final = "SELECT id, alternates FROM pages WHERE alternates <> ''"
-_NAME: Final = "INSERT OR IGNORE INTO temp.named SELECT ?, page FROM temp.places WHERE url = ?"
+_NAME: Final = "INSERT OR IGNORE INTO temp.named SELECT ?, page FROM temp.urls WHERE url = ?"
 _LINKED: Final = """
 SELECT CASE WHEN one.hidden THEN one.shown_as ELSE one.id END, CASE WHEN two.hidden THEN two.shown_as ELSE two.id END
 FROM temp.named AS own JOIN temp.named AS back ON back.page = own.other AND back.other = own.page
@@ -38,7 +38,7 @@ WHERE own.page < own.other AND lower(one.lang) <> lower(two.lang)
 """
 _TABLES: Final = {
     "by_path": "path, lang, page INTEGER, PRIMARY KEY (path, lang)",
-    "places": "url PRIMARY KEY, page INTEGER",
+    "urls": "url PRIMARY KEY, page INTEGER",
     "named": "page INTEGER, other INTEGER, PRIMARY KEY (page, other)",
 }
 _FORMER: Final = "SELECT id, alternate_group FROM pages WHERE alternate_group > 0"
@@ -98,7 +98,7 @@ def _linked(database: sqlite3.Connection) -> Iterator[tuple[int, int]]:
 
     One that is named alone may be the start page, which some sites name on every page.
     """
-    database.execute(_PLACES)
+    database.execute(_URLS)
     named = ((page, url) for page, urls in database.execute(_ALTERNATES) for url in urls.split("\n"))
     database.executemany(_NAME, named)
     yield from database.execute(_LINKED)

@@ -50,7 +50,7 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     write_definitions(database, values.site_name)
     write_properties(database)
     counts = {"changes": "0", "updated": "0", "ordered": str(rows.count(database))}
-    _note(database, {**values.as_meta(), **repeated_lines.as_meta(lines), **counts, "writer": writer()})
+    _note(database, {**values.as_meta(), **repeated_lines.as_meta(lines), **counts, "code_hash": code_hash()})
 
 
 def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, changes: int) -> None:
@@ -88,7 +88,7 @@ def note_meta(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
     _note(database, {**meta, "pages": str(rows.count(database))})
 
 
-def is_scattered(database: sqlite3.Connection) -> bool:
+def needs_compaction(database: sqlite3.Connection) -> bool:
     """Return whether so much has changed that the indexes and the file are to be written as one piece."""
     (pages,), (free,) = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
     updated = int(read_meta(database)["updated"])
@@ -105,7 +105,7 @@ def must_rebuild(database: sqlite3.Connection, changes: int) -> bool:
     return bool(max(int(meta["updated"]) + changes, later) > COMPACTED_CHANGES * rows.count(database))
 
 
-def gather(database: sqlite3.Connection) -> None:
+def merge_indexes(database: sqlite3.Connection) -> None:
     """Write each index as one piece."""
     optimize(database, "pages_fts", "names", "name_stems", "passages")
     _note(database, {"updated": "0"})
@@ -117,7 +117,7 @@ def read_meta(database: sqlite3.Connection) -> dict[str, str]:
 
 
 @cache
-def writer() -> str:
+def code_hash() -> str:
     """Return a hash of what derives the content of a pack: its code and the libraries that it calls.
 
     A pack of another one cannot be updated: what is removed from an index must be what was written.

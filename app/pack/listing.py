@@ -106,7 +106,7 @@ def difference_of(
 ) -> PackDifference:
     """Compare single pages of the store with a pack, by ETag; of all pages (None) those with other versions."""
     if page_ids is None:
-        page_ids = find_unlike(database.execute(_STORED), list_versions(store, domain))
+        page_ids = differing_names(database.execute(_STORED), list_versions(store, domain))
 
     def stat(page_id: str) -> Stat | None:
         with suppress(ObjectNotFound):
@@ -127,22 +127,22 @@ def difference_of(
     return difference
 
 
-def find_unlike(rows: Iterator[tuple[str, str | None]], listed: Iterable[tuple[str, str]]) -> set[str]:
+def differing_names(rows: Iterator[tuple[str, str | None]], listed: Iterable[tuple[str, str]]) -> set[str]:
     """Return the names that two sequences of names and versions, both in order, do not have in common.
 
     Where one is not in order, some are returned that they have in common.
     """
-    unlike: set[str] = set()
+    differing: set[str] = set()
     row = next(rows, None)
     for name, version in listed:
         while row and row[0] < name:
-            unlike.add(row[0])
+            differing.add(row[0])
             row = next(rows, None)
         if row != (name, version):
-            unlike.add(name)
+            differing.add(name)
         if row and row[0] == name:
             row = next(rows, None)
-    return unlike.union(name for name, _ in (*filter(None, [row]), *rows))
+    return differing.union(name for name, _ in (*filter(None, [row]), *rows))
 
 
 def _row(stat: Stat, is_packed: Callable[[str], bool]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ ROLLBACK: Final = "rollback"
 _MAX_NUMBER: Final = 2**53 - 1
 
 
-class TablePlace(TypedDict):
+class TableLocation(TypedDict):
     """The entries of a manifest about the table of frames. See `Manifest`."""
 
     sha256: str
@@ -96,8 +96,8 @@ def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def describe_pack(path: Path, place: TablePlace) -> Manifest:
-    """Return the manifest of the database at `path`, whose table of frames is at `place`.
+def describe_pack(path: Path, location: TableLocation) -> Manifest:
+    """Return the manifest of the database at `path`, whose table of frames is at `location`.
 
     Raises PackCorrupt for a database whose `meta` table is missing or incomplete.
     """
@@ -112,7 +112,7 @@ def describe_pack(path: Path, place: TablePlace) -> Manifest:
             kind=meta["kind"],
             built_at=meta["built_at"],
             crawl_id=meta["crawl_id"],
-            **place,
+            **location,
         )
     except (KeyError, ValueError) as error:
         raise PackCorrupt(f"{path.name}: invalid meta table: {error!r}") from error

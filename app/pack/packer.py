@@ -124,13 +124,13 @@ class PackRun:
         derivation.note_meta(database, meta)
 
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str, is_new: bool) -> Manifest:
-        """Publish the database in place of `previous`, a new or scattered one as one piece. Return its manifest."""
-        is_scattered = not is_new and derivation.is_scattered(database)
+        """Publish the database in place of `previous`, compacted if it is new or needs it. Return its manifest."""
+        needs_compaction = not is_new and derivation.needs_compaction(database)
         self.describe(database, previous, crawl_id=crawl_id)
         written = [] if is_new else db.written_ranges(database)
-        if is_scattered:
-            derivation.gather(database)
-        if is_new or is_scattered or previous.table is None:
+        if needs_compaction:
+            derivation.merge_indexes(database)
+        if is_new or needs_compaction or previous.table is None:
             path = db.write_compact(database, self._compact)
             hashes = list(hashes_of(path))
         else:
@@ -215,7 +215,7 @@ def pack_full(
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            noted = rows.take_tombstones(database) | {each.page_id: each.etag for each in tombstones}
+            noted = rows.pop_tombstones(database) | {each.page_id: each.etag for each in tombstones}
             manifest = run.publish(database, previous, crawl_id=plan.crawl_id, is_new=counts is None)
         delete_tombstones(store, domain, noted)
         removed = write_tombstones(

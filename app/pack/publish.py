@@ -20,10 +20,10 @@ from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
 from app.pack import database
 from app.pack.database_cache import has_version
-from app.pack.derivation import writer
+from app.pack.derivation import code_hash
 from app.pack.download import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, sha256
-from app.pack.manifest import ROLLBACK, Manifest, TablePlace, check_domain, describe_pack, read_manifest
+from app.pack.manifest import ROLLBACK, Manifest, TableLocation, check_domain, describe_pack, read_manifest
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore, Stat
 
@@ -92,7 +92,7 @@ def download_previous(store: ObjectStore, domain: str, target: Path) -> Previous
             write_database(store, previous.manifest, table, target)
         # What a packer wrote has been checked, or made from what was.
         database.check(target, is_intact=True)
-        _check_writer(target)
+        _check_code(target)
     except (PackCorrupt, ObjectNotFound) as error:
         log.warning("%s: rebuilding the pack from all stored pages: %s", domain, error)
         target.unlink(missing_ok=True)
@@ -106,9 +106,9 @@ def _last_generation(store: ObjectStore, domain: str) -> int:
     return max((int(number) for number in names if number.isdecimal()), default=0)
 
 
-def _check_writer(path: Path) -> None:
+def _check_code(path: Path) -> None:
     meta, _ = database.read_meta(path)
-    if meta.get("writer") != writer():
+    if meta.get("code_hash") != code_hash():
         raise PackCorrupt(f"{path.name}: other code wrote it, so it cannot be updated")
 
 
@@ -142,14 +142,14 @@ def new_object(generation: int) -> str:
     return f"{generation}-{secrets.token_hex(8)}"
 
 
-def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> TablePlace:
+def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> TableLocation:
     """Write the last object of the table: its frames, and then the table. Return where the table is."""
     data, (name, size) = table.to_bytes(), table.objects[-1]
     # Unlike a join, it does not hold the frames twice.
     content = frames or BytesIO()
     content.write(data)
     _put(store, domain, name, content.getvalue())
-    return TablePlace(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
+    return TableLocation(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
 
 
 def _put(store: ObjectStore, domain: str, name: str, data: bytes) -> None:
@@ -180,10 +180,10 @@ def write_frames(
     # Objects are numbered again: some of the former ones are not used any more.
     numbers = {before: number for number, before in enumerate(sorted({frame.number for frame in used.values()}))}
     objects = [former.objects[number] for number in numbers if former]
-    places = {hashed: Frame(hashed, numbers[frame.number], frame.start, frame.size) for hashed, frame in used.items()}
+    frames = {hashed: Frame(hashed, numbers[frame.number], frame.start, frame.size) for hashed, frame in used.items()}
     new: dict[str, int] = {}
     for number, hashed in enumerate(hashes):
-        if hashed not in places:
+        if hashed not in frames:
             new.setdefault(hashed, number)
     name, content = new_object(generation), BytesIO()
     for hashed, frame in zip(new, compressed(path, new.values()), strict=True):
@@ -191,10 +191,10 @@ def write_frames(
             put(name, content.getvalue())
             objects.append((name, content.tell()))
             name, content = new_object(generation), BytesIO()
-        places[hashed] = Frame(hashed, len(objects), content.tell(), len(frame))
+        frames[hashed] = Frame(hashed, len(objects), content.tell(), len(frame))
         content.write(frame)
     objects.append((name, content.tell()))
-    return FrameTable(tuple(objects), tuple(places[hashed] for hashed in hashes)), content
+    return FrameTable(tuple(objects), tuple(frames[hashed] for hashed in hashes)), content
 
 
 def _used(former: FrameTable, hashes: Sequence[str]) -> Mapping[str, Frame]:

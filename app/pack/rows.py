@@ -101,7 +101,7 @@ def leave_out_repeated(
     return lines
 
 
-def take_tombstones(database: sqlite3.Connection) -> dict[str, str]:
+def pop_tombstones(database: sqlite3.Connection) -> dict[str, str]:
     """Forget the recorded tombstones, and return their ETags by page id."""
     noted = dict(database.execute(f"SELECT page_id, etag FROM stored WHERE {_IS_TOMBSTONE}"))  # noqa: S608 (ours)
     database.execute(f"DELETE FROM stored WHERE {_IS_TOMBSTONE}")  # noqa: S608 (ours)

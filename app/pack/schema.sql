@@ -11,7 +11,7 @@ CREATE TABLE meta (
 -- of the algorithms by which many pages are stemmed, with spaces between; site_name: the parts that titles share, one a line;
 -- language: that of the start page; repeated_lines: CRC-32 of the lines that many pages repeat; changes: the pages that changed
 -- since these four were determined; updated: rows indexed again since the indexes were written as one; ordered:
--- the last row id up to which pages are in order of quality; and writer: a hash of the code that wrote the pack.
+-- the last row id up to which pages are in order of quality; and code_hash: that of the code that wrote the pack.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.pack.listing import find_unlike
+from app.pack.listing import differing_names
 from app.pack.manifest import read_manifest
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
@@ -219,12 +219,12 @@ names = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("12")), 
 
 
 @given(names, names)
-def test_a_listing_is_unlike_the_noted_versions_in_what_they_do_not_have_in_common(
+def test_a_listing_differs_from_the_noted_versions_in_what_they_do_not_have_in_common(
     rows: list[tuple[str, str]], listed: list[tuple[str, str]]
 ) -> None:
-    unlike = {name for name, _ in {*rows} ^ {*listed}}
-    assert find_unlike(iter(sorted(rows)), sorted(listed)) == unlike
-    assert find_unlike(iter(rows), listed) >= unlike
+    differing = {name for name, _ in {*rows} ^ {*listed}}
+    assert differing_names(iter(sorted(rows)), sorted(listed)) == differing
+    assert differing_names(iter(rows), listed) >= differing
 
 
 def long(number: int, text: str) -> Page:

@@ -18,7 +18,7 @@ import pytest
 from app.broker.errors import InvalidMessage
 from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack import properties
-from app.pack.derivation import writer
+from app.pack.derivation import code_hash
 from app.pack.indexes import MAX_PASSAGES
 from app.pack.listing import Listing
 from app.pack.manifest import read_manifest
@@ -162,7 +162,7 @@ class TestFull:
             "repeated_lines": "",
             "changes": "0",
             "updated": "0",
-            "writer": writer(),
+            "code_hash": code_hash(),
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 
@@ -389,14 +389,14 @@ class TestFull:
         "model of languages",
     ],
 )
-def test_other_code_and_another_model_are_another_writer_of_packs(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
-    former = writer()
+def test_other_code_and_another_model_are_another_code_hash(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    former = code_hash()
     if other == "model of languages":
         monkeypatch.setattr("app.pack.derivation.version", lambda library: f"{library} 2")
     else:
         changed, read = ROOT / f"app/{other}.py", Path.read_bytes
         monkeypatch.setattr(Path, "read_bytes", lambda each: read(each) + b"#" * (each == changed))
-    assert writer.__wrapped__() != former
+    assert code_hash.__wrapped__() != former
 
 
 class TestIncremental:
@@ -533,7 +533,7 @@ def of_another_schema(site: StoredSite) -> None:
 
 
 def written_by_other_code(site: StoredSite) -> None:
-    altered(site, "UPDATE meta SET value = 'other' WHERE key = 'writer'")
+    altered(site, "UPDATE meta SET value = 'other' WHERE key = 'code_hash'")
 
 
 class TestDamage:
