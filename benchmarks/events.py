@@ -13,7 +13,7 @@ import psutil
 import psycopg
 from psycopg.sql import SQL
 
-from app.coverart.event_queue import EventPublisher
+from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.event_table import connect
 from app.coverart.project import COVER_ART
 from app.private_services.service import wait_until
@@ -126,7 +126,7 @@ def _poll_ms(url: str, queued: int) -> float:
         before = sum(backend.cpu_times()[:2])
         for _ in range(POLLS):
             # Each is the first one of a reader, which has seen no event end: so all take as many events.
-            reader = EventPublisher(COVER_ART, lambda _: None, backoff=3_600)
+            reader = ArtEventPublisher(COVER_ART, lambda _: None, backoff=3_600)
             db.execute(_QUEUE, (reader.publish_ready(connection),))
             db.execute(_COMPLETE)
         return 1_000 * (sum(backend.cpu_times()[:2]) - before) / POLLS

@@ -48,13 +48,13 @@ class ArtTask(Task):
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_run import EventRun
+        from app.coverart.event_run import ArtEventRun
 
         job, exchange = self.job((), call)
         indexer = _indexer(os.getpid(), exchange)
         message_id, headers = str(self.request.id), self.request.headers or {}
         if event := call.get("event"):
-            EventRun.of(event, context().settings).handle(indexer, job, message_id, headers)
+            ArtEventRun.of(event, context().settings).handle(indexer, job, message_id, headers)
         else:
             indexer.handle(job, message_id, headers)
 

@@ -11,7 +11,7 @@ from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.context import operator_context
 from app.cli.printing import iso, print_json, print_lines, print_result, printable
 from app.coverart import event_table
-from app.coverart.event_table import EventRow, EventState, Requeued
+from app.coverart.event_table import ArtEventRow, ArtEventState, Requeued
 from app.operations import art
 
 cli = typer.Typer(no_args_is_help=True, help="Events of MusicBrainz's table, and their reader.")
@@ -19,7 +19,7 @@ cli = typer.Typer(no_args_is_help=True, help="Events of MusicBrainz's table, and
 
 @cli.command("list")
 def list_(
-    state: Annotated[EventState, typer.Option(help="Only events of this state.")] = "failed",
+    state: Annotated[ArtEventState, typer.Option(help="Only events of this state.")] = "failed",
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -83,6 +83,6 @@ def print_requeued(done: Requeued, *, dry_run: bool, as_json: bool) -> None:
     print_result({**asdict(done), "dry_run": dry_run}, text, as_json=as_json)
 
 
-def _as_json(event: EventRow) -> dict[str, object]:
+def _as_json(event: ArtEventRow) -> dict[str, object]:
     times = {name: iso(getattr(event, name)) for name in ("created", "last_updated")}
     return {**asdict(event), **times}

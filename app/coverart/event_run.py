@@ -31,7 +31,7 @@ _QUICK = "SELECT set_config('statement_timeout', %(ms)s, true), set_config('lock
 
 
 @dataclass(frozen=True, slots=True)
-class EventRun:
+class ArtEventRun:
     """A run of the message of an event, whose table is in the database at `url`."""
 
     url: str

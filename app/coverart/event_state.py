@@ -63,7 +63,7 @@ class EntityEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class EventQueueState:
+class ArtEventQueueState:
     """The state of the table, and the seconds since a reader last read it: None if none ever did.
 
     `pooled` is whether EVENT_QUEUE_URL leads through a pooler.
@@ -134,7 +134,7 @@ class ReaderStatus:
         return silent is not None and silent < READER_TIMEOUT and not self.is_paused()
 
 
-def event_queue_state(settings: Settings) -> EventQueueState | None:
+def event_queue_state(settings: Settings) -> ArtEventQueueState | None:
     """Return the state of the event queue; None for settings without one.
 
     Raises DatabaseUnavailable, DatabaseFailed and RedisError.
@@ -146,7 +146,7 @@ def event_queue_state(settings: Settings) -> EventQueueState | None:
         return read_state(connection, settings)
 
 
-def read_state(connection: Connection, settings: Settings) -> EventQueueState:
+def read_state(connection: Connection, settings: Settings) -> ArtEventQueueState:
     """Return the state of the event queue of an open connection; raises psycopg's errors and RedisError."""
     reader = ReaderStatus(get_quick_redis(settings.redis))
     silent, paused = reader.seconds_silent(), reader.is_paused()
@@ -161,4 +161,4 @@ def read_state(connection: Connection, settings: Settings) -> EventQueueState:
     for entity in failed:
         queued, running, oldest = counts.get(entity, (0, 0, 0.0))
         entities.append(EntityEvents(entity, exchanges.get(entity, ""), queued, running, oldest, failed[entity]))
-    return EventQueueState(tuple(entities), silent, paused, is_pooled(connection))
+    return ArtEventQueueState(tuple(entities), silent, paused, is_pooled(connection))

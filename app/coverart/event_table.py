@@ -195,11 +195,11 @@ _END_TURNS = SQL("SELECT pg_advisory_xact_lock{} FROM unnest(%(entities)s::text[
     TURN_LOCK.format(entity=SQL("entity"))
 )
 
-EventState = Literal["queued", "running", "failed", "completed"]
+ArtEventState = Literal["queued", "running", "failed", "completed"]
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class ArtEventRow:
     """One row of the table; `message` is its JSON as text, `reasons` are those of its failures, the oldest first.
 
     Times are in seconds since 1970. A failed event without an attempt failed with a parent, and comes back with it.
@@ -346,12 +346,12 @@ def forget_completed(connection: Connection) -> int:
     return connection.execute(_FORGET).rowcount
 
 
-def list_events(connection: Connection, state: EventState, *, limit: int, latest: bool = False) -> list[EventRow]:
+def list_events(connection: Connection, state: ArtEventState, *, limit: int, latest: bool = False) -> list[ArtEventRow]:
     """Return the oldest events of a state, or with `latest` those that were updated last."""
     return _rows(connection, _LATEST if latest else _OLDEST, state=state, limit=limit)
 
 
-def find_events(connection: Connection, ids: Sequence[int]) -> list[EventRow]:
+def find_events(connection: Connection, ids: Sequence[int]) -> list[ArtEventRow]:
     """Return the events with these ids; raises ActRefused for an unknown one."""
     found = _rows(connection, _GIVEN, ids=list(ids))
     for id in set(ids).difference(row.id for row in found):
@@ -359,8 +359,8 @@ def find_events(connection: Connection, ids: Sequence[int]) -> list[EventRow]:
     return found
 
 
-def _rows(connection: Connection, query: Composed, **values: Any) -> list[EventRow]:
-    return connection.cursor(row_factory=class_row(EventRow)).execute(query, values).fetchall()
+def _rows(connection: Connection, query: Composed, **values: Any) -> list[ArtEventRow]:
+    return connection.cursor(row_factory=class_row(ArtEventRow)).execute(query, values).fetchall()
 
 
 def requeue(

@@ -19,7 +19,7 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, error_with_class
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.coverart.event_queue import EventPublisher
+from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.event_state import ReaderStatus
 from app.coverart.event_table import CHANNEL, any_running, connect, forget_completed
 from app.coverart.musicbrainz import Connection
@@ -45,7 +45,7 @@ _HOUSEKEEPING = 60.0
 _ATTENTION = 0.5
 
 
-class EventReader:
+class ArtEventReader:
     """Publishes events of one database. Several readers may run: each row is taken by one of them."""
 
     def __init__(self, settings: Settings, *, stopping: threading.Event) -> None:
@@ -59,7 +59,7 @@ class EventReader:
         self._publisher = Publisher(settings.broker)
         self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._archives = [
-            EventPublisher(project, self._publish, backoff=settings.event_backoff, is_paused=self._status.is_paused)
+            ArtEventPublisher(project, self._publish, backoff=settings.event_backoff, is_paused=self._status.is_paused)
             for project in self._exchanges.values()
         ]
         self._paused = False
@@ -114,14 +114,14 @@ class EventReader:
     def _wait(self, connection: Connection, began: float, pause: float) -> None:
         """Wait until the database notifies or the process must end, for `pause` seconds at most.
 
-        Every job that ends notifies: one look at the table follows what many of them did.
+        Every job that ends notifies: one poll of the table follows what many of them did.
         """
         deadline = time.monotonic() + pause
         while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
             if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
                 self._stopping.wait(max(0.0, began + SHORTEST_PAUSE - time.monotonic()))
                 break
-        # Notifications that came meanwhile are about what the next look reads.
+        # Notifications that came meanwhile are about what the next poll reads.
         list(connection.notifies(timeout=0))
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
@@ -154,7 +154,7 @@ class EventReader:
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
 
-    def _queue_lost(self, connection: Connection, archive: EventPublisher) -> int:
+    def _queue_lost(self, connection: Connection, archive: ArtEventPublisher) -> int:
         self._declare()
         with connected(self._settings.broker) as broker:
             channel = broker.channel()
@@ -173,7 +173,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        EventReader(get_settings(), stopping=stopping).run()
+        ArtEventReader(get_settings(), stopping=stopping).run()
     except ApplicationError as error:
         _log.critical("Event reader ended: %s", error_with_class(error))
         return 1

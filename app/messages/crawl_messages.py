@@ -88,9 +88,9 @@ def complete_dead_message(
             frontier.abandon(crawl_id_of(message))
     elif event:
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_run import EventRun
+        from app.coverart.event_run import ArtEventRun
 
-        EventRun.of(event, settings).fail("Its message was dead-lettered: see perennial dead list")
+        ArtEventRun.of(event, settings).fail("Its message was dead-lettered: see perennial dead list")
 
 
 @contextmanager

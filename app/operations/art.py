@@ -13,8 +13,8 @@ from redis import RedisError
 from app.broker.dead_letters import DeadSets
 from app.broker.errors import InvalidMessage
 from app.coverart import event_table
-from app.coverart.event_state import EventQueueState, ReaderStatus, read_state
-from app.coverart.event_table import EventRow, Requeued
+from app.coverart.event_state import ArtEventQueueState, ReaderStatus, read_state
+from app.coverart.event_table import ArtEventRow, Requeued
 from app.coverart.jobs import Index, canonical_gid, event_of, message
 from app.coverart.musicbrainz import Connection
 from app.errors import ActRefused, ArtNotServed, DatabaseFailed, InvalidJob
@@ -30,24 +30,24 @@ _SUBJECT = "event queue"
 
 
 @dataclass(frozen=True, slots=True)
-class EventReport:
+class ArtEventReport:
     """The event queue and its events that failed last. `trouble` is why they are unknown."""
 
-    state: EventQueueState | None = None
-    failed: Sequence[EventRow] = ()
+    state: ArtEventQueueState | None = None
+    failed: Sequence[ArtEventRow] = ()
     trouble: str = ""
 
 
-def read_events(ops: OperatorContext) -> EventReport | None:
+def read_events(ops: OperatorContext) -> ArtEventReport | None:
     """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
     try:
         with open_table(ops, timeout=_PATIENCE) as connection:
             state = read_state(connection, ops.settings)
-            return EventReport(state, event_table.list_events(connection, "failed", limit=MAX_FAILED, latest=True))
+            return ArtEventReport(state, event_table.list_events(connection, "failed", limit=MAX_FAILED, latest=True))
     except ArtNotServed:
         return None
     except (DatabaseFailed, RedisError) as error:
-        return EventReport(trouble=str(error))
+        return ArtEventReport(trouble=str(error))
 
 
 def steer_reader(ops: OperatorContext, *, paused: bool, why: str = "") -> None:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.counters import LabelValues, WorkerCounter, read_counts
-from app.coverart.event_state import EventQueueState, event_queue_state
+from app.coverart.event_state import ArtEventQueueState, event_queue_state
 from app.operations.cached_readings import Part
 from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.overview import PATIENCE, Overview, Processes, RedisReport
@@ -126,7 +126,7 @@ def count_metrics(counts: Mapping[WorkerCounter, Mapping[LabelValues, float]]) -
         yield family
 
 
-def event_metrics(state: EventQueueState) -> Iterator[Metric]:
+def event_metrics(state: ArtEventQueueState) -> Iterator[Metric]:
     """Yield the metrics of the event queue."""
     events = GaugeMetricFamily("perennial_events", "Events, by state.", labels=("type", "state"))
     oldest = GaugeMetricFamily("perennial_oldest_event_seconds", "Age of the oldest without a run.", labels=("type",))

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from app.broker.outgoing import Outgoing
 from app.cli.main import cli
 from app.coverart import event_table
-from app.coverart.event_queue import EventPublisher
+from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.event_state import ReaderStatus, event_queue_state
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.jobs import EVENT
 from app.coverart.project import COVER_ART
 from app.errors import ActRefused, ArtNotServed
-from app.messages.art_event_reader import EventReader
+from app.messages.art_event_reader import ArtEventReader
 from app.operations import art
 from app.operations.context import OperatorContext
 from app.operations.doctor.check import CheckContext
@@ -174,7 +174,7 @@ def test_events_that_a_reader_publishes_while_it_is_paused_are_handed_back_too(d
         handing_back.start()
         handing_back.join(0.5)
 
-    reader = EventPublisher(COVER_ART, publish, backoff=0, is_paused=desk.status.is_paused)
+    reader = ArtEventPublisher(COVER_ART, publish, backoff=0, is_paused=desk.status.is_paused)
     with event_table.connect(desk.ops.settings.event_queue_url.get_secret_value()) as connection:
         assert reader.publish_ready(connection) == 1
         handing_back.join()
@@ -215,7 +215,7 @@ def test_running_events_are_handed_back_ready_for_another_indexer_and_equal_ones
 def running_reader(settings: Settings) -> Iterator[None]:
     """Run a reader in a thread for the block."""
     stopping = threading.Event()
-    thread = threading.Thread(target=EventReader(settings, stopping=stopping).run)
+    thread = threading.Thread(target=ArtEventReader(settings, stopping=stopping).run)
     thread.start()
     try:
         yield

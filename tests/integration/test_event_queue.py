@@ -17,9 +17,9 @@ from app.broker.errors import Postpone, PublishFailed
 from app.broker.failure import MAX_MESSAGE
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
-from app.coverart import event_queue, event_run, event_table, musicbrainz
-from app.coverart.event_queue import EventPublisher, Publish
-from app.coverart.event_run import EventRun
+from app.coverart import event_publisher, event_run, event_table, musicbrainz
+from app.coverart.event_publisher import ArtEventPublisher, Publish
+from app.coverart.event_run import ArtEventRun
 from app.coverart.event_table import MAX_ATTEMPTS
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index, parse
@@ -27,7 +27,7 @@ from app.coverart.musicbrainz import Connection
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART, Project
 from app.errors import ArtNotServed, DatabaseUnavailable, ImageInUse
-from app.messages.art_event_reader import EventReader
+from app.messages.art_event_reader import ArtEventReader
 from app.redis_state.client import get_redis
 from app.topology.queues import art_queues
 from config.settings import Settings
@@ -79,7 +79,7 @@ class Table:
         """Queue lost events again, and publish what is ready then."""
         with musicbrainz.connect(self.url) as connection:
             for project in (COVER_ART, EVENT_ART):
-                publisher = EventPublisher(project, self.published.extend, backoff=3_600)
+                publisher = ArtEventPublisher(project, self.published.extend, backoff=3_600)
                 publisher.queue_lost(connection, idle=lambda queue: queue not in waiting, seconds=60)
         return self.publish()
 
@@ -121,7 +121,7 @@ class Art:
     def run(self, event: int) -> None:
         message = [each for each in self.table.published if each.headers[EVENT] == event][-1]
         job = parse(message.routing_key, message.body)
-        EventRun(self.table.url, event).handle(self.indexer, job, "id", message.headers)
+        ArtEventRun(self.table.url, event).handle(self.indexer, job, "id", message.headers)
 
     def files(self, gid: str) -> list[str]:
         """Return the files of an item as they were uploaded or copied."""
@@ -153,7 +153,7 @@ def art(table: Table, settings: Settings) -> Iterator[Art]:
 
 def publish_ready(connection: Connection, publish: Publish, *projects: Project) -> int:
     served = projects or (COVER_ART, EVENT_ART)
-    return sum(EventPublisher(each, publish, backoff=3_600).publish_ready(connection) for each in served)
+    return sum(ArtEventPublisher(each, publish, backoff=3_600).publish_ready(connection) for each in served)
 
 
 def gid(gid: str = A) -> str:
@@ -284,7 +284,7 @@ def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_k
 
 def test_a_reader_that_hangs_in_its_turn_loses_it_and_its_locks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its statements before that come faster also on a busy machine.
-    monkeypatch.setattr(event_queue, "_IDLE_SECONDS", 3)
+    monkeypatch.setattr(event_publisher, "_IDLE_SECONDS", 3)
     event = table.add("index", gid())
     taken: list[int] = []
 
@@ -300,12 +300,12 @@ def test_a_reader_that_hangs_in_its_turn_loses_it_and_its_locks(table: Table, mo
 def test_as_many_messages_are_in_the_broker_as_ended_lately_within_limits(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 2)
-    monkeypatch.setattr(event_queue, "MAX_IN_FLIGHT", 5)
-    monkeypatch.setattr(event_queue, "_RATE_SECONDS", 600.0)
+    monkeypatch.setattr(event_publisher, "MIN_IN_FLIGHT", 2)
+    monkeypatch.setattr(event_publisher, "MAX_IN_FLIGHT", 5)
+    monkeypatch.setattr(event_publisher, "_RATE_SECONDS", 600.0)
     for number in range(20):
         table.add("delete_image", file(1, f"{number:02x}{A[2:]}"))
-    reading = EventPublisher(COVER_ART, lambda _: None, backoff=3_600)
+    reading = ArtEventPublisher(COVER_ART, lambda _: None, backoff=3_600)
     counts = []
     with musicbrainz.connect(table.url) as connection:
         for _ in range(4):
@@ -321,7 +321,7 @@ def test_as_many_messages_are_in_the_broker_as_ended_lately_within_limits(
 def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 1)
+    monkeypatch.setattr(event_publisher, "MIN_IN_FLIGHT", 1)
     releases = [table.add("index", gid(each)) for each in (A, B)]
     event = table.add("index", gid(C), entity_type="event")
     table.set("state = 'running'", table.add("index", gid(D), entity_type="event"))
@@ -333,7 +333,7 @@ def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
 
 
 def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_queue, "MIN_IN_FLIGHT", 1)
+    monkeypatch.setattr(event_publisher, "MIN_IN_FLIGHT", 1)
     first, second = table.add("index", gid()), table.add("index", gid(B))
     unlocked: list[int] = []
 
@@ -404,8 +404,8 @@ def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
         patch.setattr(event_run, "QUICK_SECONDS", 0.1)
         table.set("state = 'running'", event)
         with pytest.raises(DatabaseUnavailable, match="timeout"):
-            EventRun(table.url, event).fail("dead")
-    EventRun(table.url, event).fail("dead")
+            ArtEventRun(table.url, event).fail("dead")
+    ArtEventRun(table.url, event).fail("dead")
     assert table.states()[event] == ("failed", 1)
 
 
@@ -553,7 +553,7 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
     url = SecretStr(table.url)
     enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url})
     stopping = threading.Event()
-    reader = threading.Thread(target=EventReader(enabled, stopping=stopping).run)
+    reader = threading.Thread(target=ArtEventReader(enabled, stopping=stopping).run)
     first = table.add("index", gid())
     reader.start()
     try:
@@ -583,7 +583,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     table.set("state = 'completed', created = '2020-01-01', last_updated = '2020-01-01'", old)
     new = table.add("deindex", gid(C), entity_type="event")
     stopping = threading.Event()
-    reader = threading.Thread(target=EventReader(enabled, stopping=stopping).run)
+    reader = threading.Thread(target=ArtEventReader(enabled, stopping=stopping).run)
     reader.start()
     try:
         eventually(lambda: old not in table.states(), "it is forgotten in spite of the error")
@@ -596,7 +596,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
 
 def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL"):
-        EventReader(settings, stopping=threading.Event())
+        ArtEventReader(settings, stopping=threading.Event())
 
 
 def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free_run_is_charged(
@@ -607,23 +607,23 @@ def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free
     with get_redis(settings.redis) as redis:
         indexer = Indexer.of(COVER_ART.prefix, away, redis)
         with pytest.raises(Postpone):
-            EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4})
+            ArtEventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4})
         assert (table.states()[event], table.reasons(event)) == (("running", 1), [])
-        EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
+        ArtEventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
         assert table.states()[event] == ("queued", 1)
         table.set("state = 'running', attempts = 5", event)
         with pytest.raises(DatabaseUnavailable):
-            EventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 0, FREE_RUNS: MAX_FREE_RUNS})
+            ArtEventRun(table.url, event).handle(indexer, Index(A), "id", {"mb-retries": 0, FREE_RUNS: MAX_FREE_RUNS})
     assert table.states()[event] == ("running", 5)
     table.set("attempts = 1", event)
     with pytest.raises(Postpone):
-        EventRun("postgresql://127.0.0.1:1/away", event).handle(indexer, Index(A), "id", {})
+        ArtEventRun("postgresql://127.0.0.1:1/away", event).handle(indexer, Index(A), "id", {})
     # A primary that became a standby, and a row that is locked.
     with table.db.transaction():
         table.set("attempts = 1", event)
         for option in ("default_transaction_read_only%3Don", "lock_timeout%3D50"):
             with pytest.raises(Postpone):
-                EventRun(f"{table.url}&options=-c{option}", event).handle(indexer, Index(A), "id", {})
+                ArtEventRun(f"{table.url}&options=-c{option}", event).handle(indexer, Index(A), "id", {})
 
 
 def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -> None:

@@ -11,8 +11,8 @@ import pytest
 from psycopg.sql import SQL, Composable
 
 from app.broker.outgoing import Outgoing
-from app.coverart import event_queue
-from app.coverart.event_queue import EventPublisher
+from app.coverart import event_publisher
+from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.jobs import EVENT
 from app.coverart.project import COVER_ART, EVENT_ART, Project
 from tests.servers.musicbrainz import changes, database
@@ -52,13 +52,13 @@ class LongQueue:
     def analyze(self) -> None:
         self.db.execute("ANALYZE artwork_indexer.event_queue")
 
-    def publish(self, publisher: EventPublisher, messages: list[Outgoing]) -> list[int]:
+    def publish(self, publisher: ArtEventPublisher, messages: list[Outgoing]) -> list[int]:
         """Publish once, and return the ids of the events."""
         messages.clear()
         publisher.publish_ready(self.connection)
         return [int(each.headers[EVENT]) for each in messages]
 
-    def poll(self, publisher: EventPublisher) -> int:
+    def poll(self, publisher: ArtEventPublisher) -> int:
         """Publish once, and return how many rows of the table its statements visit."""
         watched = Watched(self)
         publisher.publish_ready(watched)  # type: ignore[arg-type]
@@ -121,9 +121,9 @@ def queue(filled: str) -> Iterator[LongQueue]:
         yield LongQueue(db, connection)
 
 
-def new_publisher(project: Project = COVER_ART) -> tuple[EventPublisher, list[Outgoing]]:
+def new_publisher(project: Project = COVER_ART) -> tuple[ArtEventPublisher, list[Outgoing]]:
     messages: list[Outgoing] = []
-    return EventPublisher(project, messages.extend, backoff=3_600), messages
+    return ArtEventPublisher(project, messages.extend, backoff=3_600), messages
 
 
 @pytest.mark.parametrize(("action", "analyzed"), [("index", True), ("index", False), ("delete_image", False)])
@@ -136,7 +136,7 @@ def test_a_look_at_a_long_queue_visits_rows_in_proportion_to_what_it_publishes(
         queue.analyze()
     publisher, messages = new_publisher()
     assert queue.poll(publisher) < MOST_ROWS
-    assert len(messages) == event_queue.MIN_IN_FLIGHT
+    assert len(messages) == event_publisher.MIN_IN_FLIGHT
     # The other archive has no event among them, and begins no walk through the queue.
     publisher, messages = new_publisher(EVENT_ART)
     assert queue.poll(publisher) < 100
@@ -157,13 +157,13 @@ def test_a_poll_after_a_burst_in_an_empty_table_goes_by_index_too(event_queue_te
         queue.fill("queued", 5_000)
         publisher, messages = new_publisher()
         assert queue.poll(publisher) < MOST_ROWS
-        assert len(messages) == event_queue.MIN_IN_FLIGHT
+        assert len(messages) == event_publisher.MIN_IN_FLIGHT
 
 
 def test_a_new_upload_is_published_at_once_beside_a_long_queue_and_the_oldest_go_on(queue: LongQueue) -> None:
     queue.fill("queued", QUEUED)
     publisher, messages = new_publisher()
-    assert len(queue.publish(publisher, messages)) == event_queue.MIN_IN_FLIGHT
+    assert len(queue.publish(publisher, messages)) == event_publisher.MIN_IN_FLIGHT
     upload = changes.queue_event(queue.db, "index", GID)
     # The workers have done one half, so there is room for as many.
     queue.db.execute(

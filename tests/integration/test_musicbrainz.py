@@ -16,13 +16,13 @@ from pydantic import SecretStr
 
 from app.broker.errors import Postpone
 from app.coverart import musicbrainz
-from app.coverart.event_run import EventRun
+from app.coverart.event_run import ArtEventRun
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
 from app.coverart.musicbrainz import GidKind, connect, count_gids, entities, entity, homes, kept_connection, next_gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
-from app.messages.art_event_reader import EventReader
+from app.messages.art_event_reader import ArtEventReader
 from app.redis_state.client import get_redis
 from config.settings import Settings
 from tests.servers.archive import ArchiveServer
@@ -369,7 +369,7 @@ def both(pair: Pair) -> str:
 def test_the_job_of_an_event_is_not_computed_from_a_standby_and_costs_no_attempt(pair: Pair, art: Art) -> None:
     event = pair.queue()
     pair.db.execute("UPDATE artwork_indexer.event_queue SET state = 'running', attempts = 1 WHERE id = %s", (event,))
-    run = EventRun(pair.primary, event)
+    run = ArtEventRun(pair.primary, event)
     with pytest.raises(Postpone, match="the primary is needed"):
         run.handle(art.indexer(pair.standby), Index(pair.gid), "id", {"mb-retries": 4})
     assert (pair.state(event), art.archive.requests) == (("running", 1), [])
@@ -395,7 +395,7 @@ def test_a_reader_waits_at_a_standby_and_publishes_when_that_is_promoted(pair: P
     event = pair.queue()
     urls = dict.fromkeys(("musicbrainz_url", "event_queue_url"), SecretStr(pair.standby))
     stopping = threading.Event()
-    reader = EventReader(settings.model_copy(update=urls), stopping=stopping)
+    reader = ArtEventReader(settings.model_copy(update=urls), stopping=stopping)
     with pytest.raises(DatabaseUnavailable, match="this is a standby"), connect(pair.standby, primary=True):
         pass
     running = threading.Thread(target=reader.run)

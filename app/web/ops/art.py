@@ -10,8 +10,8 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from app.coverart.event_state import EventQueueState
-from app.coverart.event_table import EventRow
+from app.coverart.event_state import ArtEventQueueState
+from app.coverart.event_table import ArtEventRow
 from app.operations import art
 from app.operations.art_audit import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
@@ -50,8 +50,8 @@ class ArtAnswer(BaseModel):
     """
 
     archives: Sequence[str]
-    events: EventQueueState | None
-    failed: Sequence[EventRow]
+    events: ArtEventQueueState | None
+    failed: Sequence[ArtEventRow]
     trouble: str
     audits: Sequence[ArtAudit]
     audit_trouble: str
@@ -84,7 +84,7 @@ def show(visit: Reading) -> HTMLResponse:
 def show_art(ops: Calling) -> Response:
     """Report the event queue of cover art, its events that failed last, and the last audit of each archive."""
     archives = ops.settings.art_exchanges
-    events = (art.read_events(ops) if archives else None) or art.EventReport()
+    events = (art.read_events(ops) if archives else None) or art.ArtEventReport()
     audits, audit_trouble = read_audits(ops, archives)
     shown = {"events": events.state, "failed": events.failed, "trouble": events.trouble}
     return answer({"archives": archives, "audits": list(audits.values()), "audit_trouble": audit_trouble, **shown})

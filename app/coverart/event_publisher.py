@@ -1,6 +1,6 @@
-"""The reader's look at the event queue: which events of an archive come next, and their messages.
+"""Publish events of MusicBrainz's table `event_queue`: which ones of an archive come next, and their messages.
 
-A look costs time that depends on what is published and not on the length of the queue.
+A poll costs time that depends on what is published and not on the length of the queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 MIN_IN_FLIGHT, MAX_IN_FLIGHT = 20, 1_000
 _RATE_SECONDS = 5.0
 
-#: Rows that are read at a time, beside two for each event that may be published, and how many times in one look.
+#: Rows that are read at a time, beside two for each event that may be published, and how many times in one poll.
 _MIN_PAGE, _MAX_PAGES = 100, 8
 
 #: Seconds without a statement after which the server ends the transaction of a reader that hangs: other readers, and
@@ -139,7 +139,7 @@ _JOBS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ArtEvent:
     """One row of the table. `message` has the value None if it holds no JSON object, or cannot be read.
 
     `failed_runs` are those before the run that its message begins. Their reasons stay in the database.
@@ -177,7 +177,7 @@ class Event:
         return jobs.message(job, exchange, str(uuid.uuid4()), headers=headers)
 
 
-class EventPublisher:
+class ArtEventPublisher:
     """Publishes the events of one archive that are ready, and queues those again whose message was lost.
 
     Places go to the oldest events. While the queue is longer than one page, half of them go to the newest `index`: a
@@ -193,13 +193,13 @@ class EventPublisher:
         Nothing is published while `is_paused`, which is called in each turn: what is handed back must stay queued.
         """
         self.exchange = project.prefix
-        #: Whether the last look at the table ended before its end, and found too few events that are ready.
+        #: Whether the last poll of the table ended before its end, and found too few events that are ready.
         self.unfinished = False
         self._publish, self._is_paused = publish, is_paused
         self._values: Mapping[str, Any] = {"entity": project.entity, "backoff": backoff}
         self._in_flight: set[int] = set()
         self._ended: deque[tuple[float, int]] = deque()
-        #: Where the next look goes on that found too few ready events: after a number of rows of a time.
+        #: Where the next poll goes on that found too few ready events: after a number of rows of a time.
         self._positions: dict[str, tuple[Any, int]] = {}
 
     def publish_ready(self, connection: Connection) -> int:
@@ -238,7 +238,7 @@ class EventPublisher:
             *_, is_taken = connection.execute(_BEGIN_TURN, {**self._values, **limits}).fetchone() or (False,)
             yield is_taken
 
-    def _publish_events(self, connection: Connection, events: Sequence[Event]) -> None:
+    def _publish_events(self, connection: Connection, events: Sequence[ArtEvent]) -> None:
         outgoing: list[Outgoing] = []
         for event in events:
             if event.action == "noop":
@@ -252,7 +252,7 @@ class EventPublisher:
         if outgoing:
             self._publish(outgoing)
 
-    def _choose(self, connection: Connection) -> list[Event]:
+    def _choose(self, connection: Connection) -> list[ArtEvent]:
         """Return the events to publish, one of each item at a time; in a transaction whose plans use indexes."""
         running = {id: _items_of(_object(text)) for id, text in connection.execute(_IN_FLIGHT, self._values)}
         places = self._places(set(running))
@@ -280,20 +280,20 @@ class EventPublisher:
 
     def _ready(
         self, connection: Connection, direction: Direction, wanted: int, busy: Set[str]
-    ) -> tuple[list[Event], bool]:
+    ) -> tuple[list[ArtEvent], bool]:
         """Return events that may be published, in order, and whether the queue goes on after the first page.
 
-        Several pages are read until there are enough. Where all of them have too few, the next look goes on after
+        Several pages are read until there are enough. Where all of them have too few, the next poll goes on after
         them, and begins again at the end of the queue.
         """
         since, skip = self._positions.pop(direction, (_ENDS[direction], 0))
         is_long = since != _ENDS[direction]
         size = max(_MIN_PAGE, 2 * wanted)
-        found: list[Event] = []
+        found: list[ArtEvent] = []
         for _ in range(_MAX_PAGES):
             values = {**self._values, "since": since, "skip": skip, "rows": size}
             rows = connection.execute(_PAGES[direction], values).fetchall()
-            ready = [Event(_object(text), *columns) for *columns, text, is_ready in rows if is_ready]
+            ready = [ArtEvent(_object(text), *columns) for *columns, text, is_ready in rows if is_ready]
             if direction == "newest":
                 ready = [event for event in ready if event.action == "index"]
             else:
@@ -312,7 +312,7 @@ class EventPublisher:
         self.unfinished = True
         return found, is_long
 
-    def _without_waiting(self, connection: Connection, events: Sequence[Event]) -> list[Event]:
+    def _without_waiting(self, connection: Connection, events: Sequence[ArtEvent]) -> list[ArtEvent]:
         """Return the events whose image does not wait for a copy."""
         about = [event.message or {} for event in events if event.action in ("copy_image", "delete_image")]
         # `true` is an int of Python's, but not of the table's.
@@ -324,7 +324,7 @@ class EventPublisher:
         return [event for event in events if not any(_waits(event, id, copy) for id, copy in copies)]
 
 
-def _waits(event: Event, copy_id: int, copy: Mapping[str, Any]) -> bool:
+def _waits(event: ArtEvent, copy_id: int, copy: Mapping[str, Any]) -> bool:
     """Return whether an event waits for a copy.
 
     An image is copied after an earlier copy brought it to the item. A deletion waits for a later move of the same
@@ -339,9 +339,9 @@ def _waits(event: Event, copy_id: int, copy: Mapping[str, Any]) -> bool:
     return is_later and copy.get("old_gid") == about.get("gid")
 
 
-def _one_of_each_item(events: Sequence[Event], busy: Set[str], places: int) -> list[Event]:
+def _one_of_each_item(events: Sequence[ArtEvent], busy: Set[str], places: int) -> list[ArtEvent]:
     """Return the first events of items that are not busy, at most `places`. What comes first makes an item busy."""
-    chosen: list[Event] = []
+    chosen: list[ArtEvent] = []
     taken = set(busy)
     for event in events:
         if len(chosen) == places:
@@ -365,7 +365,7 @@ def _object(text: str) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _end_noop(connection: Connection, event: Event) -> None:
+def _end_noop(connection: Connection, event: ArtEvent) -> None:
     """End an event that asks for nothing, or for a failure: an operator's test of the table."""
     if not (event.message and event.message.get("fail")):
         event_table.complete(connection, event.id)
