@@ -201,16 +201,16 @@ class Settings(BaseSettings):
         description="The archive's public URL, with `/metadata/` and `/download/` below it.",
     )
     archive_keys: ArchiveKeys = Field(SecretStr(""), description="Keys of the archive's account: `access:secret`.")
-    event_archive_keys: ArchiveKeys = Field(SecretStr(""), description="Those for event art. Empty: ARCHIVE_KEYS.")
+    event_art_keys: ArchiveKeys = Field(SecretStr(""), description="Those for event art. Empty: ARCHIVE_KEYS.")
     musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
         description="MusicBrainz's database, which is only read: `postgresql://user:password@host/database`.",
     )
-    event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
+    art_event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
         description="The database with `artwork_indexer.event_queue`, by a role that may write there. Empty: not read.",
     )
-    event_timeout: float = Field(
+    art_event_timeout: float = Field(
         7_200.0,
         gt=0,
         description="Seconds without a run after which an event's message counts as lost, while its queue is empty.",
@@ -435,7 +435,7 @@ class Settings(BaseSettings):
         return self.data_dir / "heartbeats"
 
     @property
-    def event_backoff(self) -> float:
+    def art_event_backoff(self) -> float:
         """Seconds that a failed event waits for each run so far: an hour, so that its last wait is ART_RETRY_MS."""
         return self.art_retry_ms / 4_000
 

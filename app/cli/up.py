@@ -59,7 +59,7 @@ def systemd(
 
 def print_outages(settings: Settings, *, as_json: bool) -> None:
     """Print what waits in MusicBrainz's event queue, and on standard error what an operator must look at."""
-    has_events = bool(settings.event_queue_url.get_secret_value())
+    has_events = bool(settings.art_event_queue_url.get_secret_value())
     for result in outages(settings):
         if result.status != "ok":
             typer.echo(result.text, err=True)

@@ -40,9 +40,9 @@ class ArtEventRun:
     @classmethod
     def of(cls, event: int, settings: Settings) -> Self:
         """Return the run of an event; raises ArtNotServed for settings without its database."""
-        url = settings.event_queue_url.get_secret_value()
+        url = settings.art_event_queue_url.get_secret_value()
         if not url:
-            raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
+            raise ArtNotServed(f"a message of event {event} came, and ART_EVENT_QUEUE_URL is not set here")
         return cls(url, event)
 
     def handle(self, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ class EntityEvents:
 class ArtEventQueueState:
     """The state of the table, and the seconds since a reader last read it: None if none ever did.
 
-    `pooled` is whether EVENT_QUEUE_URL leads through a pooler.
+    `pooled` is whether ART_EVENT_QUEUE_URL leads through a pooler.
     """
 
     entities: tuple[EntityEvents, ...]
@@ -139,7 +139,7 @@ def event_queue_state(settings: Settings) -> ArtEventQueueState | None:
 
     Raises DatabaseUnavailable, DatabaseFailed and RedisError.
     """
-    url = settings.event_queue_url.get_secret_value()
+    url = settings.art_event_queue_url.get_secret_value()
     if not url:
         return None
     with connect(url) as connection:

@@ -91,7 +91,7 @@ def reporting_to(breaker: CircuitBreaker, item: str) -> Iterator[None]:
         if opened:
             level, hint = logging.WARNING, ""
             if error.evidence == "denied":
-                level, hint = logging.ERROR, "; check ARCHIVE_KEYS, or EVENT_ARCHIVE_KEYS"
+                level, hint = logging.ERROR, "; check ARCHIVE_KEYS, or EVENT_ART_KEYS"
             text = "Circuit breaker of the %s open for %g s, its messages wait: %s%s"
             _log.log(level, text, breaker.service, seconds_open, error, hint)
         raise

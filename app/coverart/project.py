@@ -126,9 +126,9 @@ def served(settings: Settings) -> dict[str, Project]:
 
 def settings_of(project: Project, settings: Settings) -> Settings:
     """Return the settings with a project's archive keys."""
-    if project.entity != EVENT_ART.entity or not settings.event_archive_keys.get_secret_value():
+    if project.entity != EVENT_ART.entity or not settings.event_art_keys.get_secret_value():
         return settings
-    return settings.model_copy(update={"archive_keys": settings.event_archive_keys})
+    return settings.model_copy(update={"archive_keys": settings.event_art_keys})
 
 
 def served_project(exchange: str, settings: Settings) -> Project:

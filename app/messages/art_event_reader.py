@@ -50,16 +50,18 @@ class ArtEventReader:
 
     def __init__(self, settings: Settings, *, stopping: threading.Event) -> None:
         """Raise ArtNotServed for settings without a table or an archive."""
-        self._url = settings.event_queue_url.get_secret_value()
+        self._url = settings.art_event_queue_url.get_secret_value()
         self._exchanges = served(settings)
         if not self._url or not self._exchanges:
-            raise ArtNotServed("no events to read: set EVENT_QUEUE_URL and MUSICBRAINZ_URL")
+            raise ArtNotServed("no events to read: set ART_EVENT_QUEUE_URL and MUSICBRAINZ_URL")
         self._settings = settings
         self._stopping = stopping
         self._publisher = Publisher(settings.broker)
         self._status = ReaderStatus(get_quick_redis(settings.redis))
         self._archives = [
-            ArtEventPublisher(project, self._publish, backoff=settings.event_backoff, is_paused=self._status.is_paused)
+            ArtEventPublisher(
+                project, self._publish, backoff=settings.art_event_backoff, is_paused=self._status.is_paused
+            )
             for project in self._exchanges.values()
         ]
         self._paused = False
@@ -162,7 +164,7 @@ class ArtEventReader:
             def idle(queue: str) -> bool:
                 return not channel.queue_declare(queue, passive=True).message_count
 
-            return archive.queue_lost(connection, idle=idle, seconds=self._settings.event_timeout)
+            return archive.queue_lost(connection, idle=idle, seconds=self._settings.art_event_timeout)
 
 
 def main() -> int:

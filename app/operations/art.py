@@ -39,7 +39,7 @@ class ArtEventReport:
 
 
 def read_events(ops: OperatorContext) -> ArtEventReport | None:
-    """Return the state of the event queue, or None without EVENT_QUEUE_URL."""
+    """Return the state of the event queue, or None without ART_EVENT_QUEUE_URL."""
     try:
         with open_table(ops, timeout=_PATIENCE) as connection:
             state = read_state(connection, ops.settings)
@@ -118,8 +118,8 @@ def reindex(ops: OperatorContext, exchange: str, gids: Sequence[str], *, why: st
 @contextmanager
 def open_table(ops: OperatorContext, *, timeout: float = 10.0) -> Iterator[Connection]:
     """Open the event queue for a block; raises ArtNotServed, and as `musicbrainz.connect`."""
-    url = ops.settings.event_queue_url.get_secret_value()
+    url = ops.settings.art_event_queue_url.get_secret_value()
     if not url:
-        raise ArtNotServed("no event queue: EVENT_QUEUE_URL is empty")
+        raise ArtNotServed("no event queue: ART_EVENT_QUEUE_URL is empty")
     with event_table.connect(url, timeout=timeout) as connection:
         yield connection

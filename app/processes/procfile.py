@@ -43,7 +43,7 @@ def left_out(settings: Settings) -> set[str]:
     needed = {
         "coverart": bool(settings.art_exchanges),
         "eventart": settings.event_art_exchange in settings.art_exchanges,
-        "eventreader": bool(settings.art_exchanges and settings.event_queue_url.get_secret_value()),
+        "eventreader": bool(settings.art_exchanges and settings.art_event_queue_url.get_secret_value()),
     }
     return {name for name, is_needed in needed.items() if not is_needed}
 

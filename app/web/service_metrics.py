@@ -36,7 +36,7 @@ class ServicesCollector(Collector):
         self._breakers = Part("breaker metrics", partial(breaker_states, settings), every=_KEPT)
         self._counts = Part("worker counts", partial(read_counts, settings.redis), every=_QUICK)
         self._events = Part("event metrics", partial(event_queue_state, settings), every=_KEPT)
-        self._has_events = bool(settings.event_queue_url.get_secret_value())
+        self._has_events = bool(settings.art_event_queue_url.get_secret_value())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; those of a service that does not answer are left out."""

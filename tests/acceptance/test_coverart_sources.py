@@ -73,7 +73,7 @@ def test_after_kills_and_restarts_no_listing_is_stale_and_no_two_writers_met(
     services: Urls, server: KillablePostgres, tmp_path: Path, producer: database.Producer
 ) -> None:
     gids = [str(UUID(int=number, version=4)) for number in range(1, RELEASES + 1)]
-    more = {"EVENT_TIMEOUT": "5", "ART_RETRY_MS": "2000", "ART_WINDOW": "0.3", "ART_RETRY_MAX": "50"}
+    more = {"ART_EVENT_TIMEOUT": "5", "ART_RETRY_MS": "2000", "ART_WINDOW": "0.3", "ART_RETRY_MAX": "50"}
     url = server.url
     database.install(url, producer)
     with own_vhost(services) as broker_url:

@@ -385,7 +385,7 @@ def test_an_event_that_a_killed_indexer_left_running_is_not_failed_by_its_age_an
         left = changes.queue_event(
             art.database, "index", json.dumps({"gid": scene.one}), state="running", attempts=2, **times
         )
-    with musicbrainz.connect(art.environment["EVENT_QUEUE_URL"]) as connection:
+    with musicbrainz.connect(art.environment["ART_EVENT_QUEUE_URL"]) as connection:
         forget_completed(connection)
     assert scene.rows() == [("index", "running", 2)]
     for arguments in (("events", "pause"), ("handback", "--json"), ("events", "resume")):
@@ -393,7 +393,7 @@ def test_an_event_that_a_killed_indexer_left_running_is_not_failed_by_its_age_an
         assert done.returncode == 0, done.stderr
         if "--json" in arguments:
             assert json.loads(done.stdout)["ids"] == [left]
-    # EVENT_TIMEOUT, after which a lost event is queued again, is two hours; the wait after a failed run is one.
+    # ART_EVENT_TIMEOUT, after which a lost event is queued again, is two hours; the wait after a failed run is one.
     eventually(lambda: scene.has_rows([("index", "completed", 2)]), "it ran at once", seconds=60)
     assert scene.reasons() == [[]]
     scene.indexed(scene.one, scene.image)

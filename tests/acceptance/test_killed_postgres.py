@@ -143,7 +143,7 @@ def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
                 art.add_releases(GIDS[:3])
                 eventually(lambda: states(url) == {("completed", 1)}, "all events are completed", seconds=60)
             for one, is_pooled in ((through, True), (url, False)):
-                checked = settings.model_copy(update={"event_queue_url": SecretStr(one)})
+                checked = settings.model_copy(update={"art_event_queue_url": SecretStr(one)})
                 texts = " ".join(each.text for each in event_queue(CheckContext(checked)))
                 assert ("leads through a pooler" in texts) is is_pooled
             assert [art.images(gid) for gid in GIDS[:3]] == [[1], [2], [3]]

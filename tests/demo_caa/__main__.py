@@ -121,7 +121,7 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
     database.add_event_queue(database_url)
     places = {
         "MUSICBRAINZ_URL": database_url,
-        "EVENT_QUEUE_URL": database_url,
+        "ART_EVENT_QUEUE_URL": database_url,
         "MUSICBRAINZ_WS_URL": web_service.ws_url,
         "ARCHIVE_URL": archive.path_url,
         "ARCHIVE_PUBLIC_URL": archive.public_url,

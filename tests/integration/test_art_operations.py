@@ -87,7 +87,7 @@ def database_url(event_queue_template: tuple[str, str]) -> Iterator[str]:
 def desk(database_url: str, settings: Settings, redis: Redis) -> Iterator[Desk]:
     redis.flushdb()
     url = SecretStr(database_url)
-    served = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, "event_art_exchange": ""})
+    served = settings.model_copy(update={"musicbrainz_url": url, "art_event_queue_url": url, "event_art_exchange": ""})
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("DELETE FROM artwork_indexer.event_queue")
         yield Desk(OperatorContext(served, command_operator()), db)
@@ -122,7 +122,7 @@ def test_a_database_that_does_not_answer_or_may_not_be_read_is_a_problem(desk: D
     desk.db.execute("CREATE ROLE stranger LOGIN")
     stranger = desk.ops.settings.musicbrainz_url.get_secret_value().replace("://musicbrainz@", "://stranger@")
     for url, reason in (("postgresql://127.0.0.1:1/away", "127.0.0.1"), (stranger, "permission denied")):
-        given = dict.fromkeys(("musicbrainz_url", "event_queue_url"), SecretStr(url))
+        given = dict.fromkeys(("musicbrainz_url", "art_event_queue_url"), SecretStr(url))
         found = list(outages(desk.ops.settings.model_copy(update=given)))[-2:]
         assert [(each.check, each.status) for each in found] == [("MusicBrainz", "problem"), ("event queue", "problem")]
         assert all(reason in each.text for each in found)
@@ -142,8 +142,8 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(
         art.requeue(desk.ops, [first, queued])
     with pytest.raises(ActRefused, match=f"event {twin + 1}: the table does not have it"):
         art.requeue(desk.ops, [twin + 1])
-    without = desk.ops.settings.model_copy(update={"event_queue_url": SecretStr("")})
-    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL is empty"):
+    without = desk.ops.settings.model_copy(update={"art_event_queue_url": SecretStr("")})
+    with pytest.raises(ArtNotServed, match="ART_EVENT_QUEUE_URL is empty"):
         art.requeue(OperatorContext(without, command_operator()), None)
     assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
@@ -175,7 +175,7 @@ def test_events_that_a_reader_publishes_while_it_is_paused_are_handed_back_too(d
         handing_back.join(0.5)
 
     reader = ArtEventPublisher(COVER_ART, publish, backoff=0, is_paused=desk.status.is_paused)
-    with event_table.connect(desk.ops.settings.event_queue_url.get_secret_value()) as connection:
+    with event_table.connect(desk.ops.settings.art_event_queue_url.get_secret_value()) as connection:
         assert reader.publish_ready(connection) == 1
         handing_back.join()
         assert desk.states() == {event: ("queued", 0)}
@@ -247,8 +247,8 @@ def test_without_redis_which_may_have_a_pause_no_event_is_published(
 def test_the_commands_print_what_they_did_and_the_state(
     desk: Desk, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = desk.ops.settings.event_queue_url.get_secret_value()
-    for name, value in {**environment, "MUSICBRAINZ_URL": url, "EVENT_QUEUE_URL": url}.items():
+    url = desk.ops.settings.art_event_queue_url.get_secret_value()
+    for name, value in {**environment, "MUSICBRAINZ_URL": url, "ART_EVENT_QUEUE_URL": url}.items():
         monkeypatch.setenv(name, value)
     get_settings.cache_clear()
 

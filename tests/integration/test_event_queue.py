@@ -551,7 +551,7 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
     table: Table, settings: Settings
 ) -> None:
     url = SecretStr(table.url)
-    enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url})
+    enabled = settings.model_copy(update={"musicbrainz_url": url, "art_event_queue_url": url})
     stopping = threading.Event()
     reader = threading.Thread(target=ArtEventReader(enabled, stopping=stopping).run)
     first = table.add("index", gid())
@@ -575,7 +575,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     url = SecretStr(table.url)
     # The queues of cover art are not declared, so that a search for its lost events fails.
     served = {"event_art_exchange": "event-art-archive", "declare_topology": False}
-    enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, **served})
+    enabled = settings.model_copy(update={"musicbrainz_url": url, "art_event_queue_url": url, **served})
     with closing(Publisher(settings.broker)) as publisher:
         publisher.declare(art_queues("event-art-archive", enabled))
     lost, old = (table.add("index", gid(each), entity_type="event") for each in (A, B))
@@ -595,7 +595,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
 
 
 def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
-    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL"):
+    with pytest.raises(ArtNotServed, match="ART_EVENT_QUEUE_URL"):
         ArtEventReader(settings, stopping=threading.Event())
 
 

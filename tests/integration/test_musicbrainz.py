@@ -393,7 +393,7 @@ def test_nothing_is_repaired_by_what_a_lagging_standby_has(pair: Pair, art: Art,
 
 def test_a_reader_waits_at_a_standby_and_publishes_when_that_is_promoted(pair: Pair, settings: Settings) -> None:
     event = pair.queue()
-    urls = dict.fromkeys(("musicbrainz_url", "event_queue_url"), SecretStr(pair.standby))
+    urls = dict.fromkeys(("musicbrainz_url", "art_event_queue_url"), SecretStr(pair.standby))
     stopping = threading.Event()
     reader = ArtEventReader(settings.model_copy(update=urls), stopping=stopping)
     with pytest.raises(DatabaseUnavailable, match="this is a standby"), connect(pair.standby, primary=True):

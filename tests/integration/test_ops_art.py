@@ -78,7 +78,7 @@ def test_metrics_have_the_event_queue_and_the_circuit_breakers_and_say_when_the_
     assert 90 < metrics['perennial_queue_pause_left_seconds{queue="cover-art-archive.delete"}'] <= 100
     assert metrics['perennial_queue_pause_left_seconds{queue="site.pack"}'] == 0
     assert metrics["perennial_events_known"] == 1
-    away = operable.model_copy(update={"event_queue_url": SecretStr("postgresql://127.0.0.1:1/away")})
+    away = operable.model_copy(update={"art_event_queue_url": SecretStr("postgresql://127.0.0.1:1/away")})
     with operated(away) as client:
         text = client.get("/metrics").text
     assert "perennial_events_known 0.0" in text
@@ -172,7 +172,7 @@ def test_the_state_of_the_events_and_the_last_audit_are_shown_by_page_and_api(
 
 def test_a_database_that_is_away_is_said_on_the_page(settings: Settings, connection: Connection) -> None:
     away = SecretStr("postgresql://nobody@127.0.0.1:1/none")
-    with operated(with_operators(settings, musicbrainz_url=away, event_queue_url=away)) as client:
+    with operated(with_operators(settings, musicbrainz_url=away, art_event_queue_url=away)) as client:
         assert "The events are unknown" in client.get("/ops/art").text
         body = {"events": [1]}
         assert client.post("/api/v1/ops/art/requeue", json=body, headers=api_headers()).status_code == 503

@@ -155,7 +155,7 @@ def art_system(
             "ARCHIVE_PUBLIC_URL": archive.public_url,
             "ARCHIVE_KEYS": f"{ACCESS_KEY}:{SECRET_KEY}",
         }
-        places |= {"EVENT_QUEUE_URL": database_url} if producer == "event_queue" else {}
+        places |= {"ART_EVENT_QUEUE_URL": database_url} if producer == "event_queue" else {}
         ours = {**environment, **places, **BRIEF, **more}
         yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder, producer=producer)
     for log in folder.glob("*.log"):

@@ -55,7 +55,7 @@ BASE = {
 ART = {
     "coverart": Pods("100m", "384Mi", "1Gi", secrets=_ART),
     "eventart": Pods("100m", "384Mi", "1Gi", secrets=_ART),
-    "eventreader": Pods("50m", "128Mi", "512Mi", secrets=("MUSICBRAINZ_URL", "EVENT_QUEUE_URL")),
+    "eventreader": Pods("50m", "128Mi", "512Mi", secrets=("MUSICBRAINZ_URL", "ART_EVENT_QUEUE_URL")),
 }
 PORTS = {"web": ("/readyz", 8000), "flower": ("/healthcheck", 5555)}
 

@@ -55,9 +55,9 @@ NEEDS = {
     "OPS_READ_PASSWORD": {"web", "accounts"},
     "FLOWER_BASIC_AUTH": {"flower"},
     "ARCHIVE_KEYS": {*ART, "operator"},
-    "EVENT_ARCHIVE_KEYS": {"eventart", "operator"},
+    "EVENT_ART_KEYS": {"eventart", "operator"},
     "MUSICBRAINZ_URL": {*ART, "eventreader", "accounts", "operator"},
-    "EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
+    "ART_EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
     "SENTRY_DSN": set(OURS),
     **{key: {"worker", "accounts", "operator"} for key in ("WEBHOOK_URL", "WEBHOOK_SECRET", "SMTP_URL")},
 }

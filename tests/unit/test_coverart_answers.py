@@ -207,7 +207,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown() -> None:
         assert f"account:{key}" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["musicbrainz_url", "event_queue_url"])
+@pytest.mark.parametrize("name", ["musicbrainz_url", "art_event_queue_url"])
 def test_a_wrong_url_of_a_database_is_named_at_the_start_and_not_quoted(name: str) -> None:
     wrong = ["mysql://host/hush", "postgresql://user:a/hush@host/db", "postgresql://user:a@hush@host/db", "hush"]
     # libpq would read the next password as a port, and its rest as a database.

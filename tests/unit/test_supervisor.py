@@ -82,13 +82,13 @@ def test_cover_art_event_art_and_the_event_reader_run_only_where_they_have_work(
     assert left_out(Settings()) == {"coverart", "eventart", "eventreader"}
     assert left_out(Settings(musicbrainz_url=DATABASE, event_art_exchange="")) == {"eventart", "eventreader"}
     assert left_out(Settings(musicbrainz_url=DATABASE)) == {"eventreader"}
-    assert left_out(Settings(musicbrainz_url=DATABASE, event_queue_url=DATABASE)) == set()
-    assert left_out(Settings(event_queue_url=DATABASE)) == {"coverart", "eventart", "eventreader"}
+    assert left_out(Settings(musicbrainz_url=DATABASE, art_event_queue_url=DATABASE)) == set()
+    assert left_out(Settings(art_event_queue_url=DATABASE)) == {"coverart", "eventart", "eventreader"}
 
 
 def test_event_art_uses_its_own_keys_or_else_those_of_cover_art() -> None:
     given = Settings(archive_keys=SecretStr("a:b"))
-    own = given.model_copy(update={"event_archive_keys": SecretStr("c:d")})
+    own = given.model_copy(update={"event_art_keys": SecretStr("c:d")})
     assert settings_of(EVENT_ART, given).archive_keys.get_secret_value() == "a:b"
     assert settings_of(EVENT_ART, own).archive_keys.get_secret_value() == "c:d"
     assert settings_of(COVER_ART, own).archive_keys.get_secret_value() == "a:b"

@@ -315,15 +315,15 @@ def event_queue(context: CheckContext) -> Iterator[CheckResult]:
     """Report what waits, runs and failed in MusicBrainz's event queue, and whether its reader runs."""
     state = event_queue_state(context.settings)
     if state is None:
-        yield CheckResult("ok", "EVENT_QUEUE_URL is empty, so no events are read")
+        yield CheckResult("ok", "ART_EVENT_QUEUE_URL is empty, so no events are read")
         return
     yield from (CheckResult("problem", text) for text in state.problems)
     yield from (CheckResult("warning", text) for text in state.warnings)
     if state.pooled:
         yield CheckResult(
             "warning",
-            "EVENT_QUEUE_URL leads through a pooler; in transaction mode it passes no notification on, and the event "
-            "reader polls. Give the process eventreader a URL of the primary itself",
+            "ART_EVENT_QUEUE_URL leads through a pooler; in transaction mode it passes no notification on, and the "
+            "event reader polls. Give the process eventreader a URL of the primary itself",
         )
     yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
 
