@@ -116,7 +116,10 @@ class Archive:
         return self._request("HEAD", bucket, file, {})
 
     def _request(self, method: str, bucket: str, file: str, headers: Mapping[str, str], *, body: bytes = b"") -> bool:
-        """Return whether the archive did it; False for a missing object that is not written. Raises its refusal."""
+        """Return whether the archive did it; False for a missing object that is not written.
+
+        Raises the error of a refusal.
+        """
         first = url = self.template.replace("{bucket}", bucket).replace("{file}", file)
         with self.reporting(bucket):
             for _ in range(_MAX_REDIRECTS):
@@ -126,12 +129,12 @@ class Archive:
                 if method == "HEAD" or response.status not in _REDIRECTS or target is None:
                     break
                 url = target
-            refusal = Refusal(response)
-            if not refusal.refuses or (method == "HEAD" and response.status < 400):
+            answer = ArchiveResponse(response)
+            if not answer.is_refusal or (method == "HEAD" and response.status < 400):
                 return True
-            if method != "PUT" and refusal.item_gone:
+            if method != "PUT" and answer.item_gone:
                 return False
-            raise refusal.error(f"{method} {first}", secrets=self.secrets)
+            raise answer.error(f"{method} {first}", secrets=self.secrets)
 
     def redirect_target(self, url: str, location: str) -> str | None:
         """Return where a redirect of `url` leads if that is a host of the archive, which may get the keys; else None.
@@ -212,7 +215,7 @@ class PublicArchive(RemoteReader):
         with self.reporting(bucket):
             response = _send(self.http, "GET", url)
             if not response.ok:
-                raise Refusal(response).error(f"GET {url}")
+                raise ArchiveResponse(response).error(f"GET {url}")
             try:
                 metadata = response.json()
                 if not metadata:  # They are empty for an item that does not exist.
@@ -240,7 +243,7 @@ class PublicArchive(RemoteReader):
             return response.body
         if response.status == 404:
             return None
-        raise Refusal(response).error(f"GET {url}")
+        raise ArchiveResponse(response).error(f"GET {url}")
 
 
 def _send(
@@ -264,7 +267,7 @@ def masked(text: str, secrets: Iterable[SecretStr]) -> str:
     return text
 
 
-class Refusal:
+class ArchiveResponse:
     """A response that may refuse the request. Its XML is searched, not parsed: it may be incomplete or hostile.
 
     Words are searched in the error's own message only. A gateway's error page may contain any of them.
@@ -286,8 +289,11 @@ class Refusal:
         return html.unescape(found[1]).strip() if found else ""
 
     @property
-    def refuses(self) -> bool:
-        """Whether it refuses. A 200 with a page or an error does: S3 may fail after it has begun to answer a copy."""
+    def is_refusal(self) -> bool:
+        """Whether the archive refused the request.
+
+        A 200 with a page or an error is a refusal, too: S3 may fail after it has begun to answer a copy.
+        """
         return not self._response.ok or self._is_page or bool(self._code and "<Error>" in self._text)
 
     @property

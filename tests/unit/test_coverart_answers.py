@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.coverart.archive import Archive, PublicArchive, Refusal
+from app.coverart.archive import Archive, ArchiveResponse, PublicArchive
 from app.coverart.project import COVER_ART
 from app.coverart.webservice import WebService
 from app.errors import (
@@ -47,7 +47,7 @@ def client(response: Response) -> Any:
 
 @pytest.mark.parametrize("quoted", ['k<&"/', "k&lt;&amp;&quot;/", 'k<&\\"/', "k%3C%26%22%2F"])
 def test_an_error_of_the_archive_has_no_key_in_whichever_form_a_server_quotes_it(quoted: str) -> None:
-    error = Refusal(answer(403, f"Bad key {quoted}!")).error("PUT /item", secrets=[SecretStr('k<&"/')])
+    error = ArchiveResponse(answer(403, f"Bad key {quoted}!")).error("PUT /item", secrets=[SecretStr('k<&"/')])
     assert str(error) == "PUT /item: 403: Bad key ********!"
 
 
@@ -115,22 +115,24 @@ def test_a_host_whose_domain_may_be_a_suffix_or_is_none_redirects_to_itself_alon
 def test_each_refusal_of_the_archive_is_an_error_of_its_kind(
     response: Response, kind: type[ArchiveError], text: str
 ) -> None:
-    assert Refusal(response).refuses
-    error = Refusal(response).error("PUT /item")
+    assert ArchiveResponse(response).is_refusal
+    error = ArchiveResponse(response).error("PUT /item")
     assert type(error) is kind
     assert str(error).startswith(f"PUT /item: {text}")
 
 
 def test_a_refusal_is_quoted_in_part_only_and_has_its_retry_after_also_in_another_process() -> None:
-    error = Refusal(answer(503, "<Error><Code>Long" + "x" * 1_000_000, **{"retry-after": "120"})).error("PUT /item")
+    error = ArchiveResponse(answer(503, "<Error><Code>Long" + "x" * 1_000_000, **{"retry-after": "120"})).error(
+        "PUT /item"
+    )
     assert len(str(error)) < 600
     assert pickle.loads(pickle.dumps(error)).retry_after == 120
 
 
 def test_a_gateways_page_does_not_say_that_an_item_is_gone() -> None:
     gone = s3(500, "InternalError", "", "FATAL ERROR: The item you are trying to edit cannot be retrieved.")
-    assert [Refusal(each).item_gone for each in (gone, s3(404, "NoSuchKey"), answer(404))] == [True] * 3
-    assert not any(Refusal(answer(status, GATEWAYS_PAGE)).item_gone for status in (404, 500, 503))
+    assert [ArchiveResponse(each).item_gone for each in (gone, s3(404, "NoSuchKey"), answer(404))] == [True] * 3
+    assert not any(ArchiveResponse(answer(status, GATEWAYS_PAGE)).item_gone for status in (404, 500, 503))
 
 
 @pytest.mark.parametrize(
