@@ -97,7 +97,7 @@ def audit(
         comparison = Comparison(run, public, web_service, every_metadata=metadata)
         compared = comparison.compare(run.auditable(), jobs=jobs)
         with (
-            report.deleting_images(comparison.homes),
+            report.deleting_images(comparison.gids_of_images),
             run.progress(partial(run.total, audited=True)) as show,
             closing(compared),
         ):

@@ -21,7 +21,7 @@ from app.cli.context import operator_context
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, audit
+from app.coverart.audit import ArtFinding, FindGids, audit
 from app.coverart.jobs import Delete, kind_of
 from app.coverart.musicbrainz import Connection
 from app.coverart.outages import OUTAGE_ITEMS
@@ -99,7 +99,7 @@ class Comparison:
             project,
             gid,
             item=item,
-            find_homes=self.homes,
+            find_gids=self.gids_of_images,
             # Each is requested once, also where the item is compared twice.
             read_listing=cache(lambda: self._patiently(lambda: self.public.file(bucket, LISTING_FILE))),
             read_metadata=cache(lambda: self._patiently(lambda: self.web_service.metadata(project, gid))),
@@ -110,9 +110,9 @@ class Comparison:
         # The entity was read some seconds before the item. What it is now decides.
         return compare(self._read(lambda connection: musicbrainz.entity(connection, project, gid)))
 
-    def homes(self, images: Collection[int]) -> dict[int, str]:
+    def gids_of_images(self, images: Collection[int]) -> dict[int, str]:
         """Return the gid of the entity of each image that has one."""
-        return self._read(lambda connection: musicbrainz.homes(connection, self.run.project, images))
+        return self._read(lambda connection: musicbrainz.gids_of_images(connection, self.run.project, images))
 
     def _read(self, query: Callable[[Connection], Result]) -> Result:
         with self._in_use:
@@ -177,7 +177,7 @@ class AuditReport:
         return f'{{"archive": {json.dumps(self.audit.archive)}, "findings": ['
 
     @contextmanager
-    def deleting_images(self, find_homes: FindHomes) -> Iterator[None]:
+    def deleting_images(self, find_gids: FindGids) -> Iterator[None]:
         """Publish after the block the deletions that were held back, if the user confirms them.
 
         Also where the block failed: the user continues the audit after these items. Deletions of images that the
@@ -188,21 +188,21 @@ class AuditReport:
         finally:
             if self._held_back:
                 try:
-                    self._delete_images(find_homes)
+                    self._delete_images(find_gids)
                 except (KeyboardInterrupt, typer.Abort, ApplicationError):
                     typer.echo(f"{len(self._held_back):,} not deleted, or not all: audit these items again", err=True)
                     raise
 
-    def _delete_images(self, find_homes: FindHomes) -> None:
+    def _delete_images(self, find_gids: FindGids) -> None:
         images = f"{len(self._held_back):,} image{'' if len(self._held_back) == 1 else 's'}"
         if not sys.stdin.isatty():
             typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
             return
         if not typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
             return
-        homes = find_homes([job.id for job in self._held_back if job.id is not None])
-        in_database = [job for job in self._held_back if job.id in homes]
-        confirmed = [job for job in self._held_back if job.id not in homes]
+        gids = find_gids([job.id for job in self._held_back if job.id is not None])
+        in_database = [job for job in self._held_back if job.id in gids]
+        confirmed = [job for job in self._held_back if job.id not in gids]
         while confirmed:
             self._run.publish(confirmed[:BATCH])
             confirmed = confirmed[BATCH:]

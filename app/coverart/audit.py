@@ -28,7 +28,7 @@ Kind = Literal[
 ]
 
 #: Returns the gid of each image's entity; an image without an entity is left out.
-FindHomes = Callable[[Collection[int]], Mapping[int, str]]
+FindGids = Callable[[Collection[int]], Mapping[int, str]]
 
 #: Returns a document, or None if it does not exist.
 ReadDocument = Callable[[], bytes | None]
@@ -55,7 +55,7 @@ def audit(
     entity: Entity | None,
     item: ArchiveItem | None,
     *,
-    find_homes: FindHomes,
+    find_gids: FindGids,
     read_listing: ReadDocument,
     read_metadata: ReadDocument,
     every_metadata: bool = False,
@@ -80,7 +80,7 @@ def audit(
     found = [(match[0], int(match[1]), match[2]) for match in matches if match]
     unexpected = {id for _, id, _ in found} - {image.id for image in (entity.images if entity else ())}
     expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
-    homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
+    gids = {**(find_gids(unexpected) if unexpected else {}), **merged}
     return (
         *_listing_findings(project, gid, own, item, read_listing),
         *(
@@ -89,7 +89,7 @@ def audit(
             else ()
         ),
         *(ArtFinding(gid, "image-missing", file) for file in expected if item is None or file not in item.files),
-        *(_surplus_images(gid, own, item, found, homes) if item is not None else ()),
+        *(_surplus_images(gid, own, item, found, gids) if item is not None else ()),
     )
 
 
@@ -140,19 +140,19 @@ def _metadata_findings(
 
 
 def _surplus_images(
-    gid: str, own: Entity | None, item: ArchiveItem, found: Iterable[tuple[str, int, str]], homes: Mapping[int, str]
+    gid: str, own: Entity | None, item: ArchiveItem, found: Iterable[tuple[str, int, str]], gids: Mapping[int, str]
 ) -> Iterator[ArtFinding]:
     suffixes = {image.id: image.suffix for image in (own.images if own else ())}
     for file, image_id, suffix in found:
         if suffixes.get(image_id) == suffix:
             continue
-        home = homes.get(image_id)
+        owner = gids.get(image_id)
         if image_id in suffixes:  # It may be the only copy of an image that the database has under another suffix.
             yield ArtFinding(gid, "image-left", file)
-        elif home is not None and home != gid:
-            yield ArtFinding(gid, "image-elsewhere", file, Move(image_id, gid, home, suffix))
-        # An image whose home is this gid was added after `own` was read; the database may yet get a fresh one.
-        elif home is None and item.written.get(file, 0.0) < time.time() - FRESH:
+        elif owner is not None and owner != gid:
+            yield ArtFinding(gid, "image-elsewhere", file, Move(image_id, gid, owner, suffix))
+        # An image that now belongs to this gid was added after `own` was read; the database may yet get a fresh one.
+        elif owner is None and item.written.get(file, 0.0) < time.time() - FRESH:
             yield ArtFinding(gid, "image-left", file, Delete(gid, image_id, suffix))
 
 

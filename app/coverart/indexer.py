@@ -56,7 +56,7 @@ class Indexer:
     web_service: WebService
     read_entity: Callable[[str], Entity | None]
     #: Returns the gid of the entity of an image, or None.
-    read_home: Callable[[int], str | None]
+    read_gid_of_image: Callable[[int], str | None]
     locks: ItemLocks
     order: MessageOrder
     breakers: ServiceBreakers
@@ -89,7 +89,7 @@ class Indexer:
             public=public,
             web_service=WebService.of(settings, reporting=partial(reporting_to, breakers.web_service)),
             read_entity=partial(from_database, musicbrainz.entity),
-            read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
+            read_gid_of_image=lambda image: from_database(musicbrainz.gids_of_images, [image]).get(image),
             locks=ItemLocks(redis, project),
             order=MessageOrder(
                 redis=redis, project=project, read_item=public.item, window=settings.art_window, patience=patience
@@ -188,14 +188,14 @@ class Indexer:
                 return copy(self.project, job, archive=self.archive)
         if not claim(job):
             return "skipped"
-        home = self.read_home(job.id)
-        if home in (None, job.old_gid):
+        gid = self.read_gid_of_image(job.id)
+        if gid in (None, job.old_gid):
             _log.warning(
                 "Move of image %d from %s to %s: skipped, the database has it elsewhere; `caa audit` finds its file",
                 *(job.id, job.old_gid, job.new_gid),
             )
             return "skipped"
-        present = replace(job, new_gid=home)
+        present = replace(job, new_gid=gid)
         with self.locks.hold(job.old_gid, present.new_gid) as held:
             return move(self.project, present, archive=self.archive, require_held=held.require)
 
@@ -207,7 +207,7 @@ class Indexer:
             if self.is_of_event:
                 # A retry may come hours after the event. An image may have been moved back, and an entity may have
                 # images again, so that it needs its listing.
-                if job.id is not None and self.read_home(job.id) == job.gid:
+                if job.id is not None and self.read_gid_of_image(job.id) == job.gid:
                     text = f"image {job.id} of {self.project.entity} {job.gid} not deleted"
                     if not self.parents:
                         why = "MusicBrainz's database has it there: remove it there, or post a message `delete` of it"

@@ -219,9 +219,9 @@ def count_gids(kind: GidKind, connection: Connection, project: Project, *, after
     return int(count)
 
 
-def homes(connection: Connection, project: Project, images: Collection[int]) -> dict[int, str]:
+def gids_of_images(connection: Connection, project: Project, images: Collection[int]) -> dict[int, str]:
     """Return the gid of each image's entity; an image that the database does not have is left out."""
-    return dict(_read(connection, project, "homes", images=list(images)))
+    return dict(_read(connection, project, "gids_of_images", images=list(images)))
 
 
 def _read(

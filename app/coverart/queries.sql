@@ -82,7 +82,7 @@ WHERE deleted.gid > %(after)s AND deleted.data ->> 'entity_type' = %(entity)s
 ORDER BY deleted.gid
 LIMIT %(limit)s
 
--- name: homes
+-- name: gids_of_images
 -- The entity of each image.
 SELECT art.id, entity.gid::text
 FROM {schema}.{table} AS art JOIN musicbrainz.{entity} AS entity ON entity.id = art.{entity}

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, ReadDocument, audit, same_listing
+from app.coverart.audit import ArtFinding, FindGids, ReadDocument, audit, same_listing
 from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
@@ -52,7 +52,7 @@ def settings_of(server: ArchiveServer, ws_url: str = "http://127.0.0.1:1") -> Se
     return Settings(musicbrainz_ws_url=ws_url, **server.settings)
 
 
-def nobodys(images: Collection[int]) -> dict[int, str]:
+def no_gids(images: Collection[int]) -> dict[int, str]:
     return {}
 
 
@@ -61,14 +61,14 @@ def unread() -> bytes | None:
 
 
 def found(
-    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys, read_metadata: ReadDocument = unread
+    server: ArchiveServer, entity: Entity | None, find_gids: FindGids = no_gids, read_metadata: ReadDocument = unread
 ) -> list[tuple[str, str, Job | None]]:
     """Return the findings of A's item, which has metadata if it has anything."""
     if server.files(BUCKET) and METADATA not in server.files(BUCKET):
         server.upload(BUCKET, METADATA, b"<metadata/>")
     public = PublicArchive.of(settings_of(server))
     item, stored = public.item(BUCKET), partial(public.file, BUCKET, "index.json")
-    findings = audit(COVER_ART, A, entity, item, find_homes=homes, read_listing=stored, read_metadata=read_metadata)
+    findings = audit(COVER_ART, A, entity, item, find_gids=find_gids, read_listing=stored, read_metadata=read_metadata)
     assert {finding.gid for finding in findings} <= {A}
     return [(finding.kind, finding.file, finding.fix) for finding in findings]
 
@@ -132,11 +132,11 @@ def test_images_of_a_merged_entity_are_to_move_and_others_to_go(server: ArchiveS
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
     homes_of: list[Collection[int]] = []
 
-    def homes(images: Collection[int]) -> dict[int, str]:
+    def find_gids(images: Collection[int]) -> dict[int, str]:
         homes_of.append(images)
         return {2: B}
 
-    assert found(server, ONE, homes) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
+    assert found(server, ONE, find_gids) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
     assert homes_of == [{2}]
 
 
@@ -162,7 +162,7 @@ def test_metadata_that_are_missing_or_older_than_a_change_that_they_lack_are_fou
     server.upload(BUCKET, file(1), b"picture")
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
     item = PublicArchive.of(settings_of(server)).item(BUCKET)
-    [missing] = audit(COVER_ART, A, ONE, item, find_homes=nobodys, read_listing=unread, read_metadata=unread)
+    [missing] = audit(COVER_ART, A, ONE, item, find_gids=no_gids, read_listing=unread, read_metadata=unread)
     assert missing == ArtFinding(A, "metadata-missing", METADATA, Index(A))
 
     xml = metadata("release", A, "Début & more")
@@ -182,7 +182,7 @@ def test_with_every_metadata_also_those_are_compared_that_no_time_shows_as_stale
     server.upload(BUCKET, METADATA, b"<metadata/>")
     item = PublicArchive.of(settings_of(server)).item(BUCKET)
     for present, kinds in ((b"<metadata/>", []), (b"<metadata></metadata>", ["metadata-stale"])):
-        read = partial(audit, find_homes=nobodys, read_listing=unread, read_metadata=Mock(return_value=present))
+        read = partial(audit, find_gids=no_gids, read_listing=unread, read_metadata=Mock(return_value=present))
         findings = read(COVER_ART, A, ONE, item, every_metadata=True)
         assert [finding.kind for finding in findings] == kinds
 
@@ -218,7 +218,7 @@ def looked_at(gid: str, entity: Entity, public: PublicArchive) -> tuple[ArtFindi
     bucket = COVER_ART.bucket(gid)
     read_listing = partial(public.file, bucket, "index.json")
     item = public.item(bucket)
-    return audit(COVER_ART, gid, entity, item, find_homes=nobodys, read_listing=read_listing, read_metadata=unread)
+    return audit(COVER_ART, gid, entity, item, find_gids=no_gids, read_listing=read_listing, read_metadata=unread)
 
 
 def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:

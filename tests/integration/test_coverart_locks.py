@@ -154,7 +154,9 @@ def test_a_move_that_lost_its_locks_with_redis_deletes_nothing_and_runs_again(lo
     with RedisLosingArchive(locks.redis) as server:
         server.upload(bucket, file, b"picture")
         settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"), **server.settings)
-        indexer = replace(Indexer.of("cover-art-archive", settings, locks.redis), read_home=lambda _: B, locks=locks)
+        indexer = replace(
+            Indexer.of("cover-art-archive", settings, locks.redis), read_gid_of_image=lambda _: B, locks=locks
+        )
         with pytest.raises(Postpone, match="lost"):
             indexer.run(Move(1, A, B, "jpg"))
         assert server.files(bucket)[file] == b"picture"
@@ -233,9 +235,9 @@ def test_an_image_that_was_merged_again_is_moved_to_its_present_release(merged: 
     assert (merged.files(NEW), merged.files(LAST)) == ([], ["index.json", f"mbid-{LAST}-1.jpg"])
 
 
-@pytest.mark.parametrize("home", [None, OLD], ids=["deleted", "back"])
-def test_an_image_that_is_deleted_or_back_at_its_first_release_is_not_moved(merged: Merged, home: str | None) -> None:
-    assert replace(merged.indexer, read_home=lambda _: home).run(MOVE) == "skipped"
+@pytest.mark.parametrize("gid", [None, OLD], ids=["deleted", "back"])
+def test_an_image_that_is_deleted_or_back_at_its_first_release_is_not_moved(merged: Merged, gid: str | None) -> None:
+    assert replace(merged.indexer, read_gid_of_image=lambda _: gid).run(MOVE) == "skipped"
     assert merged.files(NEW) == []
 
 

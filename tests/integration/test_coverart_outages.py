@@ -39,7 +39,7 @@ from tests.servers.site import Answer, failure, redirect, reply
 pytestmark = pytest.mark.integration
 
 #: The gid that every image belongs to.
-HOME = str(uuid.UUID(int=1))
+PRESENT = str(uuid.UUID(int=1))
 
 #: Keys with characters that XML, JSON and URLs write otherwise.
 ACCESS, SECRET = "sentinel-access/1+&", 'sentinel-secret/2+&"\\'
@@ -69,7 +69,7 @@ def indexer_for(redis: Redis, archive: ArchiveServer, ws_url: str, **more: Any) 
     return replace(
         Indexer.of("cover-art-archive", settings, redis),
         read_entity=lambda gid: Entity(gid, (Image(1, "jpg", "", 1, True, True, False, ("Front",)),)),
-        read_home=lambda _: HOME,
+        read_gid_of_image=lambda _: PRESENT,
     )
 
 
@@ -254,7 +254,7 @@ def test_the_keys_go_to_no_server_that_a_redirect_names(redis: Redis, server: Ar
     with ArchiveServer() as other:
         for status in (301, 302, 303, 307, 308):
             server.faults.add(redirect(other.at("/mbid-a/index.json"), status=status), times=3)
-            for job in (Delete(gids(1)[0], 1), Index(gids(1)[0]), Move(1, gids(1)[0], HOME, "jpg")):
+            for job in (Delete(gids(1)[0], 1), Index(gids(1)[0]), Move(1, gids(1)[0], PRESENT, "jpg")):
                 handle(indexer, job)
                 indexer.breakers.archive.succeed()
                 redis.flushdb()

@@ -174,7 +174,7 @@ def test_a_message_that_comes_during_the_run_of_an_equal_job_runs_later(indexer:
         raise ZeroDivisionError
 
     archive: Any = SimpleNamespace(copy=stop, delete=stop)
-    stopping = replace(indexer, archive=archive, read_home=lambda _: B)
+    stopping = replace(indexer, archive=archive, read_gid_of_image=lambda _: B)
     with pytest.raises(ZeroDivisionError):
         stopping.handle(job, "first", first)
     stopping.handle(job, "equal", equal)
@@ -192,4 +192,4 @@ def test_a_job_whose_item_is_locked_covers_no_other(indexer: Indexer) -> None:
 @pytest.mark.parametrize("locked", [A, B])
 def test_a_move_waits_while_another_job_has_either_item(indexer: Indexer, locked: str) -> None:
     with indexer.locks.hold(locked), pytest.raises(Postpone, match="held"):
-        replace(indexer, read_home=lambda _: B).run(Move(1, A, B, "jpg"))
+        replace(indexer, read_gid_of_image=lambda _: B).run(Move(1, A, B, "jpg"))

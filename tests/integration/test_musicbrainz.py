@@ -19,7 +19,16 @@ from app.coverart import musicbrainz
 from app.coverart.event_run import ArtEventRun
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index
-from app.coverart.musicbrainz import GidKind, connect, count_gids, entities, entity, homes, kept_connection, next_gids
+from app.coverart.musicbrainz import (
+    GidKind,
+    connect,
+    count_gids,
+    entities,
+    entity,
+    gids_of_images,
+    kept_connection,
+    next_gids,
+)
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from app.messages.art_event_reader import ArtEventReader
@@ -163,10 +172,10 @@ def test_homes_says_where_images_are_now(musicbrainz_url: str, db: changes.Db, g
     changes.add_art(db, project, first, 1)
     changes.add_art(db, project, second, 7_000_000_002)
     with connect(musicbrainz_url) as connection:
-        assert homes(connection, project, [1, 7_000_000_002, 3]) == {1: first, 7_000_000_002: second}
+        assert gids_of_images(connection, project, [1, 7_000_000_002, 3]) == {1: first, 7_000_000_002: second}
         changes.merge(db, project, first, second)
-        assert homes(connection, project, {1}) == {1: second}
-        assert homes(connection, project, []) == {}
+        assert gids_of_images(connection, project, {1}) == {1: second}
+        assert gids_of_images(connection, project, []) == {}
 
 
 def test_a_read_shows_one_moment_while_images_change_places(musicbrainz_url: str, db: changes.Db, gid: str) -> None:

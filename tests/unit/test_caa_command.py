@@ -145,8 +145,8 @@ def test_deletions_that_wait_for_a_confirmation_are_not_dropped_in_silence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = held_back(monkeypatch, Mock(), 1)
-    homes = Mock(side_effect=DatabaseUnavailable("away"))
-    with pytest.raises(DatabaseUnavailable), report.deleting_images(homes):
+    find_gids = Mock(side_effect=DatabaseUnavailable("away"))
+    with pytest.raises(DatabaseUnavailable), report.deleting_images(find_gids):
         raise DatabaseUnavailable("away")
     assert "1 not deleted, or not all: audit these items again" in capsys.readouterr().err
 
