@@ -12,7 +12,7 @@ from app.cli.arguments import AsJson, DryRun, Why
 from app.cli.caa_audit import AuditReport, Comparison
 from app.cli.caa_events import cli as events
 from app.cli.caa_events import print_requeued
-from app.cli.caa_jobs import GidRun
+from app.cli.caa_run import GidRun
 from app.cli.context import operator_context
 from app.cli.printing import confirm, print_result
 from app.coverart.archive import PublicArchive

@@ -16,7 +16,7 @@ from functools import cache, partial
 import typer
 
 from app.broker.errors import ApplicationError
-from app.cli.caa_jobs import BATCH, GidRun, Result
+from app.cli.caa_run import BATCH, GidRun, Result
 from app.cli.context import operator_context
 from app.cli.printing import print_lines
 from app.coverart import musicbrainz

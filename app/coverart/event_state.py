@@ -10,7 +10,7 @@ from redis import Redis
 
 from app.coverart.event_table import connect
 from app.coverart.musicbrainz import Connection, is_pooled
-from app.coverart.project import PROJECTS, served
+from app.coverart.project import PROJECTS, served_projects
 from app.redis_state.client import PREFIX, get_quick_redis
 from app.text.humanize import duration
 from config.settings import Settings
@@ -156,7 +156,7 @@ def read_state(connection: Connection, settings: Settings) -> ArtEventQueueState
         failed: dict[str, dict[str, int]] = {project.entity: {} for project in PROJECTS}
         for entity, reason, count in connection.execute(_FAILED):
             failed[entity][reason] = count
-    exchanges = {project.entity: exchange for exchange, project in served(settings).items()}
+    exchanges = {project.entity: exchange for exchange, project in served_projects(settings).items()}
     entities = []
     for entity in failed:
         queued, running, oldest = counts.get(entity, (0, 0, 0.0))

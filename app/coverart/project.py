@@ -118,7 +118,7 @@ class Entity:
     changed: float = field(default=0.0, compare=False)
 
 
-def served(settings: Settings) -> dict[str, Project]:
+def served_projects(settings: Settings) -> dict[str, Project]:
     """Return the archives that are served, by exchange: none without MUSICBRAINZ_URL."""
     given = {COVER_ART_EXCHANGE: COVER_ART, settings.event_art_exchange: EVENT_ART}
     return {exchange: replace(given[exchange], prefix=exchange) for exchange in settings.art_exchanges}
@@ -133,7 +133,7 @@ def settings_of(project: Project, settings: Settings) -> Settings:
 
 def served_project(exchange: str, settings: Settings) -> Project:
     """Return the archive of an exchange; raises InvalidJob for one that is not served."""
-    projects = served(settings)
+    projects = served_projects(settings)
     if exchange not in projects:
         names = ", ".join(projects) or "none (is MUSICBRAINZ_URL set?)"
         raise InvalidJob(f"archive {exchange!r} is not served here; served: {names}")

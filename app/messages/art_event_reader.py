@@ -23,7 +23,7 @@ from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.event_state import ReaderStatus
 from app.coverart.event_table import CHANNEL, any_running, connect, forget_completed
 from app.coverart.musicbrainz import Connection
-from app.coverart.project import served
+from app.coverart.project import served_projects
 from app.errors import ArtNotServed, DatabaseFailed
 from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
@@ -51,7 +51,7 @@ class ArtEventReader:
     def __init__(self, settings: Settings, *, stopping: threading.Event) -> None:
         """Raise ArtNotServed for settings without a table or an archive."""
         self._url = settings.art_event_queue_url.get_secret_value()
-        self._exchanges = served(settings)
+        self._exchanges = served_projects(settings)
         if not self._url or not self._exchanges:
             raise ArtNotServed("no events to read: set ART_EVENT_QUEUE_URL and MUSICBRAINZ_URL")
         self._settings = settings

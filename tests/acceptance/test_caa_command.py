@@ -22,7 +22,7 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from app.cli import caa as commands
-from app.cli import caa_audit, caa_jobs
+from app.cli import caa_audit, caa_run
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
@@ -133,7 +133,7 @@ def art(
 def caa(art: ArtSystem, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Releases A, B and C, each with an image, all written; of the messages that this made none is left."""
     command = Command(art)
-    monkeypatch.setattr(caa_jobs, "PAUSES", (0.01,) * 5)
+    monkeypatch.setattr(caa_run, "PAUSES", (0.01,) * 5)
     art.archive.clear()
     art.archive.faults.clear()
     art.web_service.faults.clear()
@@ -337,7 +337,7 @@ def test_an_audit_pauses_for_an_unavailable_archive_then_names_the_point_to_cont
     began = time.monotonic()
     caa.art.archive.faults.add(slow_down(), path=f"/metadata/mbid-{B}", times=5)
     assert caa("audit", "--all").stderr == "3 releases compared: 0 findings\n"
-    assert time.monotonic() - began > sum(caa_jobs.PAUSES)
+    assert time.monotonic() - began > sum(caa_run.PAUSES)
     caa.art.archive.faults.add(slow_down("0"), path=f"/metadata/mbid-{B}", times=6)
     done = caa("audit", "--all", status=1)
     assert done.stderr.splitlines()[0] == f"1 done; continue with --after {A}"
@@ -346,7 +346,7 @@ def test_an_audit_pauses_for_an_unavailable_archive_then_names_the_point_to_cont
 
 
 def test_a_restart_of_the_database_does_not_end_an_audit(caa: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caa_jobs, "_PAGE", 1)
+    monkeypatch.setattr(caa_run, "_PAGE", 1)
 
     def end_connections(_: Request) -> None:
         caa.art.archive.before = None

@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from app.broker.errors import PublishFailed
-from app.cli import caa_audit, caa_jobs
+from app.cli import caa_audit, caa_run
 from app.cli.caa_audit import Comparison
-from app.cli.caa_jobs import GidRun
+from app.cli.caa_run import GidRun
 from app.cli.main import cli
 from app.coverart.audit import ArtFinding
 from app.coverart.jobs import Delete
@@ -91,7 +91,7 @@ def test_items_are_compared_at_the_same_time_and_an_error_comes_in_its_turn_and_
 def test_a_look_up_after_the_comparison_pauses_again(run: GidRun, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = Scripted(run, Mock(), Mock(), every_metadata=False)
     assert list(comparison.compare([], jobs=1)) == []
-    monkeypatch.setattr(caa_jobs, "PAUSES", (0.01,))
+    monkeypatch.setattr(caa_run, "PAUSES", (0.01,))
     read = Mock(side_effect=[DatabaseUnavailable("away"), {}])
     assert run.patiently(read, lambda error: True) == {}
 
@@ -112,7 +112,7 @@ def test_progress_names_the_rate_the_time_left_and_where_to_continue(
     with run.progress(total) as show:
         show()
     assert totals == []
-    monkeypatch.setattr(caa_jobs, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(caa_run, "LINE_EVERY", 0.0)
     with run.progress(total) as show:
         show()
         show()

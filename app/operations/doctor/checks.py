@@ -16,7 +16,7 @@ from app.broker.publishing import Publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
-from app.coverart.project import served
+from app.coverart.project import served_projects
 from app.operations.doctor import probes
 from app.operations.doctor.breaker_states import breaker_states
 from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
@@ -306,7 +306,7 @@ def musicbrainz_database(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", "MUSICBRAINZ_URL is empty, so no art is served")
         return
     with musicbrainz.connect(url, primary=True) as connection:
-        for project in served(context.settings).values():
+        for project in served_projects(context.settings).values():
             musicbrainz.entity(connection, project, musicbrainz.FIRST_GID)
         yield CheckResult("ok", "MusicBrainz's database answers, may be read, and is the primary")
 

@@ -23,7 +23,7 @@ from app.cli.progress import Show, shown_progress
 from app.coverart import musicbrainz
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection, GidKind
-from app.coverart.project import Entity, served
+from app.coverart.project import Entity, served_projects
 from app.errors import ArtNotServed, DatabaseUnavailable, InvalidJob, RemoteError, ResourceNotFound
 from config.settings import get_settings
 
@@ -77,7 +77,7 @@ class GidRun:
         except InvalidJob as error:
             raise typer.BadParameter(str(error)) from error
         self.settings = get_settings()
-        projects = served(self.settings)
+        projects = served_projects(self.settings)
         if not projects:
             raise ArtNotServed("cover art is not served here: MUSICBRAINZ_URL is empty")
         if archive and archive not in projects:
