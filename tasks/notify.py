@@ -1,4 +1,4 @@
-"""Telling others: notify delivers events to a receiver, watch publishes those that a look at the system finds."""
+"""Notifications: `notify` delivers events to a receiver, `watch` publishes those of what is new in the system."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from app.broker.worker.task import Task
 from app.messages.envelopes import event_message, site_message
 from app.notifications.delivery import TURN, WAKE, EventDelivery
 from app.notifications.events import PublicEvent
+from app.notifications.new_findings import NewFindings
 from app.notifications.receivers import receivers
-from app.notifications.watch import Watch
 from app.redis_state.lease import lease
 from app.topology.retry_policies import retry_policies
 from tasks.base import context, is_due, task
 
 logger = get_task_logger(__name__)
 
-#: Seconds between two looks at the system, of all processes together.
+#: Seconds between two runs of `watch`, of all processes together.
 WATCH_EVERY = 60
 
 
@@ -58,7 +58,7 @@ def watch(self: Any) -> None:
 
     process = context()
     with lease(process.redis, "watch"):
-        found = Watch(process.redis, now=time.time(), occasion=str(self.request.id))
+        found = NewFindings(process.redis, now=time.time(), occasion=str(self.request.id))
         events = [
             *found.dead_sets(_depths()),
             *found.sites(process.frontier.unreachable()),

@@ -22,9 +22,9 @@ from app.broker.errors import Undecodable
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings
 from app.notifications.events import EVENTS, DeadSetGrew, PublicEvent, SiteUnreachable, crawl_ended, doctor_error
 from app.notifications.events import pack_written as written
+from app.notifications.new_findings import ReportedDepth
 from app.notifications.quiet import QUIET_PERIOD, QuietState
 from app.notifications.receivers import Mail, QueuedEvent, receivers, signature
-from app.notifications.watch import Depth
 from app.pack.packer import PackResult
 from app.topology.declare import all_queues
 from app.topology.model import Binding, declared_topology
@@ -127,25 +127,25 @@ def test_between_two_notifications_there_is_a_quiet_period_and_no_event_is_uncou
 def test_a_dead_set_is_reported_when_it_has_its_first_letters_and_then_when_it_doubled_or_after_a_quiet_period(
     looks: list[tuple[int, float]],
 ) -> None:
-    former, now = Depth(), 0.0
+    former, now = ReportedDepth(), 0.0
     for letters, pause in looks:
         now += pause
         growth = former.is_growth(letters, now)
         assert growth <= (letters > former.letters)
         if growth:
             assert not former.letters or letters >= 2 * former.letters or now >= former.at + QUIET_PERIOD
-            former = Depth(letters, now)
+            former = ReportedDepth(letters, now)
         elif letters < former.letters:
-            former = Depth(letters, former.at)
+            former = ReportedDepth(letters, former.at)
         else:
             assert letters == former.letters or now < former.at + QUIET_PERIOD
-    assert Depth().is_growth(1, 0.0)
+    assert ReportedDepth().is_growth(1, 0.0)
 
 
 def test_a_clock_that_is_set_back_ends_a_quiet_period_instead_of_making_it_longer() -> None:
     ahead = 86_400.0 * 365
     assert not QuietState(sent_at=ahead).is_quiet(0.0)
-    assert Depth(10, ahead).is_growth(11, 0.0)
+    assert ReportedDepth(10, ahead).is_growth(11, 0.0)
     # Clocks of two machines differ by seconds.
     assert QuietState(sent_at=5.0).is_quiet(0.0)
 

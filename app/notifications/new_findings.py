@@ -1,4 +1,4 @@
-"""What a look at the system finds new: dead sets that grew, sites that became unreachable, checks that fail."""
+"""What the task `watch` finds new: dead sets that grew, sites that became unreachable, checks that fail."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.notifications.events import DeadSetGrew, PublicEvent, SiteUnreachable, 
 from app.notifications.quiet import is_within
 from app.redis_state.client import PREFIX
 
-#: The hash of what was former.
+#: The hash of what was found before.
 _NOTED: Final = f"{PREFIX}watch:noted"
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class ReportedDepth:
     """The letters of a dead set that were last reported, and when, in epoch seconds."""
 
     letters: int = 0
@@ -31,11 +31,11 @@ class Depth:
         return letters > self.letters and (is_much or not is_within(self.at, now))
 
 
-class Watch:
+class NewFindings:
     """Compares what is found with what was found before, as Redis has it. Without Redis, everything is new."""
 
     def __init__(self, redis: Redis, *, now: float, occasion: str) -> None:
-        """`occasion` is the same for one look that runs again."""
+        """`occasion` is the same for a run that is repeated."""
         self._redis = redis
         self._now = now
         self._occasion = occasion
@@ -46,14 +46,14 @@ class Watch:
         """Yield the events of dead sets by their depth; a depth of None is unknown, since a program reads the set."""
         for name, letters in depths.items():
             field = f"dead:{name}"
-            former = Depth(**json.loads(self._former[field])) if field in self._former else Depth()
+            former = ReportedDepth(**json.loads(self._former[field])) if field in self._former else ReportedDepth()
             if letters is None:
                 found = former
             elif former.is_growth(letters, self._now):
-                found = Depth(letters, self._now)
+                found = ReportedDepth(letters, self._now)
                 yield DeadSetGrew.of(dead_set=name, letters=letters, before=former.letters, occasion=self._occasion)
             else:
-                found = Depth(min(former.letters, letters), former.at)
+                found = ReportedDepth(min(former.letters, letters), former.at)
             self._next[field] = json.dumps({"letters": found.letters, "at": found.at})
 
     def sites(self, failing: Sequence[FailingCrawl]) -> Iterator[PublicEvent]:
