@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.private_services.unreachable import unreachable_text
+from app.operations.unreachable import unreachable_text
 from config.settings import get_settings
 
 _SEARCH_REMEDY = (

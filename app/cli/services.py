@@ -11,7 +11,7 @@ import typer
 from app import private_services as services
 from app.cli.arguments import AsJson
 from app.cli.printing import print_json
-from app.private_services.accounts import make_accounts
+from app.operations.broker_accounts import make_accounts
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")

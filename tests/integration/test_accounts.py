@@ -31,8 +31,8 @@ from app.errors import ServicesError
 from app.messages.dead_sets import dead_directory, dead_sets
 from app.messages.envelopes import event_message, site_message
 from app.operations.audit import AuditLog
+from app.operations.broker_accounts import make_accounts
 from app.private_services import Urls
-from app.private_services.accounts import make_accounts
 from app.topology.accounts import accounts
 from app.topology.queues import searcher_queue
 from app.topology.retry_policies import retry_policies, site_policy

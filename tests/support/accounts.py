@@ -11,7 +11,7 @@ import requests
 from dotenv import dotenv_values
 
 from app.broker.connection import connected
-from app.private_services.accounts import make_accounts
+from app.operations.broker_accounts import make_accounts
 from app.topology.declare import declare_all
 from config.settings import Settings
 

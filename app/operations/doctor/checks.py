@@ -28,7 +28,7 @@ from app.operations.doctor.consumer_timeout import (
     max_unacknowledged_seconds,
     worker_prefetches,
 )
-from app.private_services.unreachable import unreachable_text
+from app.operations.unreachable import unreachable_text
 from app.processes.procfile import procfile
 from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
