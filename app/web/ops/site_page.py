@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
-from fastapi import Path, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
@@ -17,25 +17,18 @@ from app.errors import InvalidSite
 from app.operations import crawls, sites
 from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, edition, site_view
 from app.sites.site import Site
-from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Acting, Reading, Visit
+from app.web.ops.parameters import Domain
 from app.web.ops.site_form import FIELDS, changed_meanwhile, form_fields, texts_of, values_of
 from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 
 subject = Subject()
 
-Domain = Annotated[
-    str, Path(min_length=1, max_length=MAX_DOMAIN, description="The site's domain.", examples=["docs.example.org"])
-]
-Url = Annotated[
-    str, Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
-]
 Fields = Annotated[
     dict[str, Any], Field(description="Fields as `perennial site show --json` prints them.", max_length=100)
 ]
-OfSite = Annotated[str, Field(max_length=MAX_DOMAIN, description="The site, if it is not the host of the URL.")]
 
 #: Blocked URLs that the page shows.
 _SHOWN_BLOCKED: Final = 100

@@ -16,7 +16,8 @@ from app.sites.removal import SiteInventory
 from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Reading
-from app.web.ops.site_page import Domain, OfSite, Url, site_path
+from app.web.ops.parameters import Domain, OfSite, Url
+from app.web.ops.site_page import site_path
 from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 

@@ -10,7 +10,8 @@ from app.crawl.urls import parse_domain
 from app.operations import removal
 from app.web.ops.api_requests import ActBody, Calling, answer
 from app.web.ops.page_requests import Reading
-from app.web.ops.site_page import Domain, site_path
+from app.web.ops.parameters import Domain
+from app.web.ops.site_page import site_path
 from app.web.ops.subject_routes import Done, Subject
 
 subject = Subject()

@@ -23,12 +23,11 @@ from app.sites.status import status as status_of
 from app.web.models import MAX_DOMAIN, StrictParameters
 from app.web.ops.api_requests import NO_STORE, Calling, answer
 from app.web.ops.page_requests import Reading
-from app.web.ops.site_page import Domain, OfSite, Url, site_path
+from app.web.ops.parameters import Domain, OfSite, PageNumber, Url
+from app.web.ops.site_page import site_path
 from app.web.ops.subject_routes import Subject
 
 subject = Subject()
-
-PageNumber = Annotated[int, Query(ge=1)]
 
 #: Rows of one page, and entries of each table of a report of searches.
 _PER_PAGE: Final = 100
