@@ -23,7 +23,7 @@ _OF_PATHS: Final = """
 SELECT path, page FROM temp.by_path
 WHERE path IN (SELECT path FROM temp.by_path GROUP BY path HAVING count(*) > 1) ORDER BY path
 """
-#: The URLs of pages that name versions, and which of them each one names.
+#: The URLs of pages that name alternates, and which of them each one names.
 _URLS: Final = """
 INSERT OR REPLACE INTO temp.urls
 SELECT url, id FROM pages WHERE alternates <> '' UNION ALL SELECT canonical_key, id FROM pages WHERE alternates <> ''

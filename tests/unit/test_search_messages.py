@@ -118,7 +118,7 @@ def test_the_error_of_an_orchestrator_is_the_reason_why_there_are_no_routes() ->
 def test_a_failed_lookup_of_long_ago_does_not_make_old_routes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now))
-    first = Routes(orchestrator="o", settled=True, routes=(), searchers=())
+    first = Routes(orchestrator="o", ready=True, routes=(), searchers=())
     lookups: list[Future[Reply]] = []
 
     def look_up(_request: RoutesRequest, _seconds: float) -> Future[Reply]:

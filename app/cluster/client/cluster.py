@@ -256,7 +256,7 @@ class RouteCache:
 
     def _cached(self, now: float) -> Routes | None:
         age = now - self._as_of
-        # After a failed lookup old routes are used at once, because a query must not wait for each lookup. But a failure
+        # After a failed lookup old routes are used at once: a query must not wait for each lookup. But a failure
         # before a pause without queries says nothing about the orchestrator of now.
         has_failed = self._failure is not None and now - self._looked_up_at <= TOO_OLD
         if age > MAX_AGE:
