@@ -202,7 +202,7 @@ def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
                 {**replayed, OUTCOME_TO: MAILBOX},
                 {**replayed, OUTCOME_TO: canary.queue},
             ):
-                handler.report_outcome(replace(delivery("site.page"), headers=headers), "succeeded")
+                handler.report_outcome("site.page", replace(delivery("site.page"), headers=headers), "succeeded")
             canary.expect(["1d6a"])
             assert canary.wait_all(20), name
     assert caplog.messages == []

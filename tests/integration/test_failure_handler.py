@@ -12,7 +12,7 @@ from kombu import Connection
 
 from app.broker.delivery import Delivery
 from app.broker.errors import Postpone
-from app.broker.headers import OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY, TASK, WORKER
+from app.broker.headers import DELIVERIES, OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY, TASK, WORKER
 from app.broker.outcomes import outcomes_exchange
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
@@ -87,6 +87,18 @@ def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_be
     assert (done, broker.depth("shop.dead")) == (["done"], 1)
     eventually(lambda: broker.depth("outcomes") == 1, "the outcome is there")
     assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "dead-lettered"
+
+
+def test_a_replay_that_is_postponed_has_no_outcome_and_one_that_crashed_its_workers_is_reported_without_a_run(
+    handler: FailureHandler, broker: Broker
+) -> None:
+    came = replace(delivery("mail"), headers={**REPLAYED, OUTCOME_TO: "outcomes"})
+    handler.postpone(UnackedMessage(came, lambda: True, lambda *_: None), "shop.sell", Postpone(0.1, "closed"))
+    crashed = replace(came, headers={**came.headers, DELIVERIES: POLICY.delivery_limit})
+    assert not handler.may_run(UnackedMessage(crashed, lambda: True, lambda *_: None), "shop.sell")
+    [report] = broker.take("outcomes")
+    text = "its earlier deliveries crashed workers"
+    assert json.loads(report.body) == {"outcome": "dead-lettered", "text": text, "of": "1d6a"}
 
 
 def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered_again(

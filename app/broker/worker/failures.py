@@ -111,8 +111,7 @@ class FailureHandler:
     def fail(self, unacked: UnackedMessage, failure: Failure, *, is_logged: bool = False) -> None:
         """Let the queue's policy decide on a failed run, carry the decision out, then call `done`.
 
-        The outcome of a replay is reported last, when it is durable. Of a failure that Celery has logged, the log gets
-        no second traceback.
+        Of a failure that Celery has logged, the log gets no second traceback.
         """
         delivery = unacked.delivery
         failure = replace(failure, worker=self._worker)
@@ -133,13 +132,7 @@ class FailureHandler:
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)
 
-        noted = self._noted(unacked, failure.task, failure.reason)
-
-        def done(carried_out: Decision, disposition: Disposition) -> None:
-            noted.done(carried_out, disposition)
-            self.report_outcome(delivery, RUN_OUTCOMES[type(carried_out)], str(failure))
-
-        self._begin(decision, replace(noted, done=done))
+        self._begin(decision, self._reporting(unacked, failure.task, failure.reason, str(failure)))
 
     def postpone(self, unacked: UnackedMessage, task: str, postpone: Postpone) -> None:
         """Let the message wait in a delay queue, its budget unspent, then call `done`."""
@@ -152,7 +145,7 @@ class FailureHandler:
             return
         if postpone.headers and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, **postpone.headers})
-        self._begin(decision, self._noted(unacked, task, postpone.code))
+        self._begin(decision, self._reporting(unacked, task, postpone.code))
 
     def set_aside(self, unacked: UnackedMessage, *, deliveries: int) -> None:
         """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
@@ -171,23 +164,19 @@ class FailureHandler:
         decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
             return True
-        logger.error(
-            "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers",
-            task,
-            delivery.queue,
-            extra=unacked.context,
-        )
-        self._begin(decision, self._noted(unacked, task, "delivery-limit"))
+        why = "its earlier deliveries crashed workers"
+        logger.error("Dead-lettering %s from %s without a run: %s", task, delivery.queue, why, extra=unacked.context)
+        self._begin(decision, self._reporting(unacked, task, "delivery-limit", why))
         return False
 
-    def note_outcome(self, task: str, queue: str, outcome: str, reason: str = "") -> None:
-        """Pass the outcome of a run on to the application, when its message is safe."""
-        if self._on_outcome:
-            self._on_outcome(task, queue, outcome, reason)
+    def report_outcome(self, task: str, delivery: Delivery, outcome: str, *, reason: str = "", text: str = "") -> None:
+        """Report the outcome of a run to the application, and that of a replay to the queue that the replay named.
 
-    def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
-        """Report how a run of a replayed message ended to the queue that its replay named, if any."""
-        message = outcome_message(delivery, outcome, text)
+        Call it when the outcome is durable. A replay that was postponed has none yet.
+        """
+        if self._on_outcome:
+            self._on_outcome(task, delivery.queue, outcome, reason)
+        message = None if outcome == RUN_OUTCOMES[Postponed] else outcome_message(delivery, outcome, text)
         if message is None:
             return
         try:
@@ -202,12 +191,13 @@ class FailureHandler:
             group, self._gathered = self._gathered[:_GROUP], self._gathered[_GROUP:]
             self._attempt(group, _FIRST_PAUSE)
 
-    def _noted(self, unacked: UnackedMessage, task: str, reason: str) -> UnackedMessage:
-        """Return the original with the note of the run's outcome as a further step of its end."""
+    def _reporting(self, unacked: UnackedMessage, task: str, reason: str, text: str = "") -> UnackedMessage:
+        """Return the message with a further step of its end: the report of the run's outcome."""
 
         def done(carried_out: Decision, disposition: Disposition) -> None:
             unacked.done(carried_out, disposition)
-            self.note_outcome(task, unacked.delivery.queue, RUN_OUTCOMES[type(carried_out)], reason)
+            outcome = RUN_OUTCOMES[type(carried_out)]
+            self.report_outcome(task, unacked.delivery, outcome, reason=reason, text=text)
 
         return replace(unacked, done=done)
 

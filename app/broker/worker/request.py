@@ -94,8 +94,7 @@ class Request(RevocableRequest):
         super().acknowledge()
         if not self._ended:
             self._ended = True
-            self._failures.note_outcome(self.type, self._delivery.queue, "succeeded")
-            self._failures.report_outcome(self._delivery, "succeeded")
+            self._failures.report_outcome(self.type, self._delivery, "succeeded")
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Handle a time limit. Celery reports a hard one after it called on_failure for the killed child."""
@@ -126,8 +125,7 @@ class Request(RevocableRequest):
         """Report the outcome of a replay that never ran or did not finish. Celery then acknowledges, as documented."""
         if not self._ended:
             self._ended = True
-            self._failures.note_outcome(self.type, self._delivery.queue, "revoked")
-            self._failures.report_outcome(self._delivery, "revoked", reason)
+            self._failures.report_outcome(self.type, self._delivery, "revoked", text=reason)
 
     def _run_again(self, run_alone: Callable[[Request], None], error: BaseException) -> None:
         """Run the message alone: any of the messages that shared its process may be to blame for the failure."""
