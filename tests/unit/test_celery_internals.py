@@ -6,10 +6,13 @@ import ast
 import importlib
 import inspect
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +53,7 @@ from app.broker.policies.drop import DropAll
 from app.broker.policies.registry import RetryPolicies
 from app.broker.worker import celery_internals
 from app.broker.worker.celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
+from app.broker.worker.consumer import Consumer as OwnConsumer
 from app.broker.worker.install import install
 from config.settings import ROOT
 
@@ -273,3 +277,29 @@ def test_a_pool_that_stops_waits_for_what_its_processes_have_received() -> None:
     pool.is_closed = False  # The connection is lost: the broker delivers again what has not begun.
     pool.flush()
     assert list(jobs.values()) == [begun]
+
+
+def test_an_event_loop_answers_messages_before_it_waits_and_other_threads_leave_their_answers_to_its_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = object.__new__(OwnConsumer)
+    answered: list[str] = []
+    answered_at_wait: list[list[str]] = []
+    # Without a socket to read from, the loop would not wait.
+    reader, writer = socket.socketpair()
+    with reader, writer, closing(Hub()) as hub:
+        hub.add_reader(reader, lambda: None)
+        monkeypatch.setattr(hub.poller, "poll", lambda _seconds: answered_at_wait.append(list(answered)))
+        consumer.hub, consumer._loop_thread = hub, threading.get_ident()
+        # Failures are decided on together at the end of a turn.
+        hub.on_tick.add(lambda: consumer.call_soon_ack(answered.append, "of this turn"))
+        loop = hub.create_loop()
+        next(loop)
+        assert answered_at_wait == [["of this turn"]]
+        hub.on_tick.clear()
+        thread = threading.Thread(target=consumer.call_soon_ack, args=(answered.append, "of a thread"))
+        thread.start()
+        thread.join()
+        assert answered == ["of this turn"]
+        next(loop)
+    assert answered_at_wait[1:] == [["of this turn", "of a thread"]]

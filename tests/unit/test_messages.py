@@ -299,20 +299,25 @@ def terminated() -> ExceptionInfo:
         return ExceptionInfo()
 
 
-REVOKED: dict[str, Callable[[Request], object]] = {
-    "expired": lambda request: request.revoked(),
-    "terminated": lambda request: request.terminate(SimpleNamespace(terminate_job=lambda *_: None)),
-    "killed": lambda request: request.on_failure(terminated()),
+#: How a message is revoked, and what its event says: whether it expired, and whether its run was terminated.
+REVOKED: dict[str, tuple[Callable[[Request], object], bool, bool]] = {
+    "expired": (lambda request: request.revoked(), True, False),
+    "terminated": (lambda request: request.terminate(SimpleNamespace(terminate_job=lambda *_: None)), False, True),
+    "killed": (lambda request: request.on_failure(terminated()), False, True),
 }
 
 
 @pytest.mark.parametrize("how", REVOKED)
-def test_a_revoked_message_is_acknowledged_though_the_result_backend_cannot_be_reached(
+def test_a_revoked_message_is_announced_and_acknowledged_though_the_result_backend_cannot_be_reached(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    revoke, has_expired, is_terminated = REVOKED[how]
     app = Celery(set_as_current=False)
     install(app, RetryPolicies({}, default=DropAll()))
-    app.failures = SimpleNamespace(report_outcome=lambda *_, **__: None)
+    outcomes: list[tuple[Any, ...]] = []
+    app.failures = SimpleNamespace(
+        report_outcome=lambda task, came, outcome, *, text: outcomes.append((task, came.queue, outcome, text))
+    )
     app.task(sell, name="sell")
     app.tasks["sell"].backend = Unavailable()
     headers = {"task": "sell", "id": "a", "expires": "2020-01-01T00:00:00+00:00"}
@@ -324,11 +329,20 @@ def test_a_revoked_message_is_acknowledged_though_the_result_backend_cannot_be_r
         content_type="application/json",
         content_encoding="utf-8",
     )
-    acknowledged: list[Any] = []
-    request: Any = Request(message, app=app, task=app.tasks["sell"], on_ack=lambda *_: acknowledged.append(1))
+    steps: list[Any] = []
+    request: Any = Request(
+        message,
+        app=app,
+        task=app.tasks["sell"],
+        on_ack=lambda *_: steps.append("acknowledged"),
+        eventer=SimpleNamespace(
+            enabled=True, send=lambda type, **fields: steps.append((type, fields["expired"], fields["terminated"]))
+        ),
+    )
     request.time_start = 1.0
-    assert REVOKED[how](request) in (True, None)
-    assert acknowledged == [1]
+    assert revoke(request) in (True, None)
+    assert steps == [("task-revoked", has_expired, is_terminated), "acknowledged"]
+    assert outcomes == [("sell", "mail", "revoked", "expired" if has_expired else "terminated")]
     assert "sell[a] is revoked, and its result is not recorded: no space left" in caplog.text
 
 

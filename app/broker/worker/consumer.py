@@ -241,9 +241,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
     def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-        """Answer a message at once: Celery would do it in the next turn of the event loop, which may have ended.
+        """Answer a message at once. A pool of threads calls this from another thread, which must not use the channel.
 
-        A pool of threads calls this from another thread.
+        Celery answers in the next turn of the event loop, which may wait for a second first. What failed is answered at
+        the end of a turn: the worker would get its next message that much later.
         """
         if threading.get_ident() != self._loop_thread:
             return super().call_soon_ack(p, *args, **kwargs)
