@@ -156,7 +156,9 @@ def _checks(snapshot: Snapshot) -> Iterator[Finding]:
     away = {name for name, value in values.items() if value is None}
     by_check: dict[tuple[str, Level], list[str]] = {}
     for line in snapshot.checks.value or ():
-        is_known = line.check == "circuit breakers" or (line.check == "work queues" and line.status == "warning")
+        is_known = line.check in ("circuit breakers", "ticks") or (
+            line.check == "work queues" and line.status == "warning"
+        )
         if line.status in ("problem", "warning") and line.check not in away and not is_known:
             level: Level = "problem" if line.status == "problem" else "warning"
             by_check.setdefault((line.check, level), []).append(line.text)

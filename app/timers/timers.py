@@ -228,6 +228,12 @@ def callback_of(message: Mapping[str, Any], domain: str) -> Callback | None:
     return Callback(queue, {"domain": domain, **fields, "type": kind})
 
 
+def seconds_since_tick(redis: Redis) -> float | None:
+    """Return the age of the last tick as Redis measures it, None if none ran for MAX_TICK_PAUSE seconds."""
+    left_ms: int = redis.pttl(_TICKED)
+    return MAX_TICK_PAUSE - left_ms / 1_000 if left_ms > 0 else None
+
+
 class TickWatch:
     """The time since the last tick, as one process sees it. Only Redis measures it: clocks of hosts do not matter."""
 
@@ -242,10 +248,10 @@ class TickWatch:
 
     def is_overdue(self) -> bool:
         """Return whether no tick ran for MAX_TICK_PAUSE seconds, all of them within the life of this object."""
-        left_ms: int = self._redis.pttl(_TICKED)
+        age = seconds_since_tick(self._redis)
         now = time.monotonic()
-        if left_ms > 0:
-            self._seen = max(self._seen, now - MAX_TICK_PAUSE + left_ms / 1_000)
+        if age is not None:
+            self._seen = max(self._seen, now - age)
         return now - self._seen >= MAX_TICK_PAUSE
 
 

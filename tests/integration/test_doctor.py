@@ -27,6 +27,7 @@ from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
 from app.storage.outage import store_breaker
+from app.timers.timers import TickWatch
 from app.topology.check import management_api
 from app.topology.declare import declare_all
 from config.routes import REQUESTS
@@ -57,7 +58,9 @@ def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(decla
     assert list(found) == [check.name for check in CHECKS]
     assert {result.text for each in found.values() for result in each if result.status != "ok"} == {
         "no worker consumes from site.index, site.crawl, site.page, site.timer, site.pack, site.tick, orchestrator, "
-        "orchestrator.requests now"
+        "orchestrator.requests now",
+        "no tick ran for 60 s, so no site is crawled or packed: are beat and a worker of site.tick running, and do "
+        "they hang?",
     }
     assert management_api(declared, connection).topology() == before
     assert len(found["confirms"]) == 3
@@ -202,6 +205,15 @@ def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_wha
         ({"aof_last_write_status": "err"}, "problem", "cannot write its append-only file: err"),
     ):
         assert [text in said for found, said in named(**differs) if found == status] == [True], differs
+
+
+def test_ticks_that_stopped_are_a_warning_although_all_queues_have_consumers(settings: Settings, redis: Redis) -> None:
+    TickWatch(redis).note()
+    (result,) = results(settings, "ticks")["ticks"]
+    assert (result.status, result.text) == ("ok", "the last tick ran 0 s ago: timers and schedules work")
+    redis.delete("perennial:ticked")
+    (result,) = results(settings, "ticks")["ticks"]
+    assert result.status == "warning"
 
 
 def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_opened_it(

@@ -34,7 +34,8 @@ from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
-from app.text.humanize import MAX_NAMED, listed
+from app.text.wording import MAX_NAMED, listed
+from app.timers.timers import MAX_TICK_PAUSE, seconds_since_tick
 from app.topology.check import check_topology, management_api
 from app.topology.queues import task_queues
 from app.topology.retry_policies import retry_policies
@@ -290,6 +291,16 @@ def redis(context: CheckContext) -> Iterator[CheckResult]:
         )
 
 
+def ticks(context: CheckContext) -> Iterator[CheckResult]:
+    """Report when the last tick ran. It shows a beat or a worker that hangs, and so still looks as if it ran."""
+    age = seconds_since_tick(get_quick_redis(context.settings.redis))
+    if age is not None:
+        yield CheckResult("ok", f"the last tick ran {age:.0f} s ago: timers and schedules work")
+        return
+    remedy = "are beat and a worker of site.tick running, and do they hang?"
+    yield CheckResult("warning", f"no tick ran for {MAX_TICK_PAUSE} s, so no site is crawled or packed: {remedy}")
+
+
 def circuit_breakers(context: CheckContext) -> Iterator[CheckResult]:
     """Report the services that workers wait for, and the error that opened each circuit breaker."""
     states = breaker_states(context.settings)
@@ -366,6 +377,7 @@ CHECKS: Final = (
     DoctorCheck("clocks", clocks, needs="broker"),
     DoctorCheck("orchestrator", orchestrator, needs="broker"),
     DoctorCheck("redis", redis, needs="redis", quick=True),
+    DoctorCheck("ticks", ticks, needs="redis"),
     DoctorCheck("circuit breakers", circuit_breakers, needs="redis", quick=True, outage=True),
     DoctorCheck("damaged objects", damaged_objects, needs="redis", quick=True),
     DoctorCheck("MusicBrainz", musicbrainz_database, outage=True),
