@@ -134,7 +134,7 @@ class PackQuarantined(PackError, reason="pack-quarantined", permanent=True):
 
 
 class PackNotFound(PackError, reason="pack-not-found", permanent=True, problem=NEVER_INDEXED):
-    """Raised when a domain has no pack: it was never indexed."""
+    """Raised when a domain has no pack: it was never indexed, or is not packed yet."""
 
 
 # Search

@@ -24,7 +24,7 @@ _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, 
 _REMEDIES: Mapping[type[Exception], str] = {
     SearchUnavailable: _SEARCH_REMEDY,
     RequestTimedOut: _SEARCH_REMEDY,
-    PackNotFound: "`perennial index --crawl URL` indexes a site",
+    PackNotFound: "`perennial index --crawl URL` indexes a site, and `perennial status DOMAIN` shows how far it is",
     NotPlaced: "`perennial searchers` shows where every pack is",
 }
 

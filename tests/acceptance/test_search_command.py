@@ -122,7 +122,10 @@ def test_exit_status_1_is_no_hits_and_2_wrong_usage(perennial: Perennial) -> Non
     assert nothing.stderr == "perennial: no page on site.example matches: nonexistent\n"
     never = perennial("search", "never.example", "word")
     assert never.returncode == 1
-    assert never.stderr.endswith("never indexed\nperennial: `perennial index --crawl URL` indexes a site\n")
+    assert never.stderr == (
+        "perennial: never.example has no pack: it was never indexed, or is not packed yet\n"
+        "perennial: `perennial index --crawl URL` indexes a site, and `perennial status DOMAIN` shows how far it is\n"
+    )
     invalid = perennial("search", "site.example", "?!")
     assert invalid.returncode == 2
     assert "no letter or digit" in invalid.stderr

@@ -163,7 +163,9 @@ class ClusterSearchClient(SearchClient):
         hedged = []
         for request in requests:
             replicas: list[str] = []
-            no_replica: ApplicationError = PackNotFound(f"{request.domain} was never indexed")
+            no_replica: ApplicationError = PackNotFound(
+                f"{request.domain} has no pack: it was never indexed, or is not packed yet"
+            )
             if route := routes.by_domain.get(request.domain):
                 replicas = self._searchers.in_order(route)
                 reason = f": {route.unplaced_reason}" if route.unplaced_reason else ""
