@@ -19,4 +19,6 @@ def unreachable_text(service: Literal["RabbitMQ", "Redis"], error: BaseException
         return f"{service} refuses the account: {error}. Check user, password and permissions of {variable}"
     if url.get_secret_value():
         return f"{service} does not answer: {str(error).removesuffix('.')}. Check {variable}"
-    return f"{service} is not running: start it with `perennial up`, or set {variable}"
+    # `perennial up` refuses to run twice, and does not start services that died while it runs.
+    start = "`perennial services up`, or with all processes by `perennial up`"
+    return f"{service} is not running: start it with {start}, or set {variable}"

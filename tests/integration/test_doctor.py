@@ -166,7 +166,7 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
     assert [result.status for result in found["circuit breakers"]] == ["ok"]
 
 
-def test_a_redis_that_is_away_is_one_problem_and_an_outage_and_is_waited_for_once(
+def test_a_broker_and_a_redis_that_are_away_are_outages_of_one_line_each_and_redis_is_waited_for_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=10) as silent:
@@ -181,7 +181,9 @@ def test_a_redis_that_is_away_is_one_problem_and_an_outage_and_is_waited_for_onc
             silent.accept()
         assert [each.status for each in found["store"]] == ["ok", "ok"]
         monkeypatch.setattr(up, "get_settings", lambda: away)
-        assert CliRunner().invoke(site.cli, ["status"]).stderr.startswith("Redis does not answer: Timeout")
+        first, second = CliRunner().invoke(site.cli, ["status"]).stderr.splitlines()
+        assert first.startswith("RabbitMQ does not answer: ")
+        assert second.startswith("Redis does not answer: Timeout")
 
 
 def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(
@@ -238,7 +240,8 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     assert [status for status, _ in found] == ["problem"] * len(services)
     monkeypatch.setattr(up, "get_settings", lambda: served)
     shown = CliRunner().invoke(site.cli, ["status"])
-    *lines, database = shown.stderr.splitlines()
+    broker, *lines, database = shown.stderr.splitlines()
+    assert broker.startswith("RabbitMQ does not answer: ")
     assert 'connection to server at "127.0.0.1"' in database
     for texts in ([text for _, text in found], lines):
         assert [re.sub(r"wait \d+ s more", "wait", text) for text in texts] == [

@@ -73,7 +73,8 @@ def test_without_services_one_line_says_how_to_start_them(
     arguments: tuple[str, ...], service: str, variable: str, tmp_path: Path
 ) -> None:
     done = perennial({**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path)}, *arguments)
-    line = f"perennial: {service} is not running: start it with `perennial up`, or set {variable}\n"
+    start = "start it with `perennial services up`, or with all processes by `perennial up`"
+    line = f"perennial: {service} is not running: {start}, or set {variable}\n"
     assert (done.returncode, done.stderr) == (1, line)
 
 

@@ -365,7 +365,7 @@ def damaged_objects(context: CheckContext) -> Iterator[CheckResult]:
 
 #: Every check, in the order of their results.
 CHECKS: Final = (
-    DoctorCheck("broker", broker, needs="broker", quick=True),
+    DoctorCheck("broker", broker, needs="broker", quick=True, outage=True),
     DoctorCheck("confirms", confirms, needs="broker"),
     DoctorCheck("waiting", waiting, needs="broker"),
     DoctorCheck("topology", topology, needs="report"),
