@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack import rows
+from app.pack.meta import read_meta
 from app.pack.properties import check_properties
 from app.search.connections import check_version
 
@@ -187,11 +187,11 @@ def _differing_objects(database: sqlite3.Connection) -> list[str]:
     return sorted(name[:_MAX_NAME] for name in differing)[:_NAMED_OBJECTS]
 
 
-def read_meta(path: Path) -> tuple[dict[str, str], int]:
-    """Return a database's `meta` entries and its number of pages; raises PackCorrupt for one without these tables."""
+def meta_of(path: Path) -> dict[str, str]:
+    """Return the entries of `meta` of a database; raises PackCorrupt for one without this table."""
     try:
         with _reading(path) as database:
-            return dict(database.execute("SELECT key, value FROM meta")), rows.count(database)
+            return read_meta(database)
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error
 

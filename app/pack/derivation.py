@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +21,7 @@ from app import text
 from app.pack import alternates, anchors, derived_columns, groups, repeated_lines, rows, site_values
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
+from app.pack.meta import read_meta, write_meta
 from app.pack.properties import update_properties, write_properties
 from app.pack.row_ids import ranked
 from app.search import number_arrays
@@ -31,8 +31,6 @@ from app.storage import layout, page_parts
 #: From these on, each index and the file are written as one piece.
 COMPACTED_CHANGES: Final = 0.25
 COMPACTED_SPACE: Final = 0.2
-
-_NOTE_META: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
@@ -50,7 +48,7 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     write_definitions(database, values.site_name)
     write_properties(database)
     counts = {"changes": "0", "updated": "0", "ordered": str(rows.count(database))}
-    _note(database, {**values.as_meta(), **repeated_lines.as_meta(lines), **counts, "code_hash": code_hash()})
+    write_meta(database, {**values.as_meta(), **repeated_lines.as_meta(lines), **counts, "code_hash": code_hash()})
 
 
 def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, changes: int) -> None:
@@ -80,12 +78,7 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     update_properties(database)
     updated = str(int(meta["updated"]) + written)
     entries = {**values.as_meta(), **repeated_lines.as_meta(lines), "changes": "0" if are_due else str(since)}
-    _note(database, {**entries, "updated": updated})
-
-
-def note_meta(database: sqlite3.Connection, meta: Mapping[str, str]) -> None:
-    """Write the entries of `meta` that describe a pack."""
-    _note(database, {**meta, "pages": str(rows.count(database))})
+    write_meta(database, {**entries, "updated": updated})
 
 
 def needs_compaction(database: sqlite3.Connection) -> bool:
@@ -108,12 +101,7 @@ def must_rebuild(database: sqlite3.Connection, changes: int) -> bool:
 def merge_indexes(database: sqlite3.Connection) -> None:
     """Write each index as one piece."""
     optimize(database, "pages_fts", "names", "name_stems", "passages")
-    _note(database, {"updated": "0"})
-
-
-def read_meta(database: sqlite3.Connection) -> dict[str, str]:
-    """Return the entries of `meta`."""
-    return dict(database.execute("SELECT key, value FROM meta"))
+    write_meta(database, {"updated": "0"})
 
 
 @cache
@@ -129,7 +117,3 @@ def code_hash() -> str:
     for path in (*folders, *others):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _note(database: sqlite3.Connection, entries: Mapping[str, str]) -> None:
-    database.executemany(_NOTE_META, entries.items())

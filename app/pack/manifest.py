@@ -6,13 +6,10 @@ import json
 import logging
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
-from app.pack.database import read_meta
-from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, announcement_key, manifest_key
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
@@ -33,6 +30,22 @@ class TableLocation(TypedDict):
     own_object: str
     table_start: int
     table_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackDescription:
+    """What a manifest and the table `meta` of its pack both say. See `Manifest`."""
+
+    domain: str
+    kind: str
+    generation: int
+    crawl_id: str
+    built_at: str
+    pages: int
+
+    def as_meta(self) -> dict[str, str]:
+        """Return the entries of `meta`."""
+        return {name: str(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,28 +107,6 @@ def _values_of(loaded: dict[str, Any]) -> dict[str, Any]:
     if datetime.fromisoformat(values["built_at"]).tzinfo is None:
         raise PackCorrupt(f"pack manifest: built_at is {values['built_at']!r}, without a time zone")
     return values
-
-
-def describe_pack(path: Path, location: TableLocation) -> Manifest:
-    """Return the manifest of the database at `path`, whose table of frames is at `location`.
-
-    Raises PackCorrupt for a database whose `meta` table is missing or incomplete.
-    """
-    try:
-        meta, pages = read_meta(path)
-        return Manifest(
-            domain=meta["domain"],
-            uncompressed_size=path.stat().st_size,
-            pages=pages,
-            schema_version=SCHEMA_VERSION,
-            generation=int(meta["generation"]),
-            kind=meta["kind"],
-            built_at=meta["built_at"],
-            crawl_id=meta["crawl_id"],
-            **location,
-        )
-    except (KeyError, ValueError) as error:
-        raise PackCorrupt(f"{path.name}: invalid meta table: {error!r}") from error
 
 
 def check_domain(domain: str) -> str:

@@ -22,7 +22,8 @@ from app.pack.database_cache import DatabaseCache, note_version
 from app.pack.download import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.listing import Listing, difference_of
-from app.pack.manifest import Manifest
+from app.pack.manifest import Manifest, PackDescription
+from app.pack.meta import read_meta, write_meta
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish
@@ -112,21 +113,18 @@ class PackRun:
         """List the stored content; `is_packed` says of a page id whether its page is packed."""
         return Listing(self.work / "listing.sqlite", self.domain, list_pages(self.store, self.domain), is_packed)
 
-    def describe(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> None:
-        """Write the entries of `meta` that describe the pack, which replaces `previous`."""
-        meta = {
-            "domain": self.domain,
-            "kind": self.kind,
-            "generation": str(previous.generation + 1),
-            "crawl_id": crawl_id,
-            "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        derivation.note_meta(database, meta)
-
     def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str, is_new: bool) -> Manifest:
         """Publish the database in place of `previous`, compacted if it is new or needs it. Return its manifest."""
         needs_compaction = not is_new and derivation.needs_compaction(database)
-        self.describe(database, previous, crawl_id=crawl_id)
+        description = PackDescription(
+            domain=self.domain,
+            kind=self.kind,
+            generation=previous.generation + 1,
+            crawl_id=crawl_id,
+            built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            pages=rows.count(database),
+        )
+        write_meta(database, description.as_meta())
         written = [] if is_new else db.written_ranges(database)
         if needs_compaction:
             derivation.merge_indexes(database)
@@ -136,7 +134,7 @@ class PackRun:
         else:
             path = self._former
             hashes = hashes_after(path, [frame.sha256 for frame in previous.table.frames], written)
-        manifest = publish(self.store, self.domain, path, hashes, previous)
+        manifest = publish(self.store, description, path, hashes, previous)
         note_version(path, manifest.sha256)
         return manifest
 
@@ -305,7 +303,7 @@ def _apply(
     db.note_written_pages(database)
     with db.transaction(database):
         contents = read_pages(run.store, (stat.key for stat in changed))
-        lines = repeated_lines.in_meta(derivation.read_meta(database))
+        lines = repeated_lines.in_meta(read_meta(database))
         counts = rows.apply(database, contents, deleted, lines, deletions=deletions)
         if counts and are_ids_spent(database):
             return None

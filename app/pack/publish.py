@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BytesIO
@@ -23,7 +23,8 @@ from app.pack.database_cache import has_version
 from app.pack.derivation import code_hash
 from app.pack.download import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, sha256
-from app.pack.manifest import ROLLBACK, Manifest, TableLocation, check_domain, describe_pack, read_manifest
+from app.pack.manifest import ROLLBACK, Manifest, PackDescription, TableLocation, check_domain, read_manifest
+from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore, Stat
 
@@ -107,23 +108,29 @@ def _last_generation(store: ObjectStore, domain: str) -> int:
 
 
 def _check_code(path: Path) -> None:
-    meta, _ = database.read_meta(path)
-    if meta.get("code_hash") != code_hash():
+    if database.meta_of(path).get("code_hash") != code_hash():
         raise PackCorrupt(f"{path.name}: other code wrote it, so it cannot be updated")
 
 
-def publish(store: ObjectStore, domain: str, path: Path, hashes: Sequence[str], previous: PreviousPack) -> Manifest:
+def publish(
+    store: ObjectStore, description: PackDescription, path: Path, hashes: Sequence[str], previous: PreviousPack
+) -> Manifest:
     """Write the frames that the store lacks, then the manifest in place of that of `previous`; return the manifest.
 
-    `hashes` are those of the frames of the database at `path`.
+    The pack is the database at `path`, whose frames have these `hashes`.
     Raises PreconditionFailed when the manifest in the store is no longer that of `previous`.
     """
-    generation = previous.generation + 1
+    domain = description.domain
     # Whatever packs begin after this manifest was written, and however long they take: their frames are younger.
     oldest = datetime.now(UTC) - RETENTION
-    table, last = write_frames(path, hashes, previous.table, generation, partial(_put, store, domain))
-    manifest = describe_pack(path, write_table(store, domain, table, last))
-    manifest = replace(manifest, former=_kept(previous.manifest, manifest.crawl_id))
+    table, last = write_frames(path, hashes, previous.table, description.generation, partial(_put, store, domain))
+    manifest = Manifest(
+        **asdict(description),
+        **write_table(store, domain, table, last),
+        uncompressed_size=path.stat().st_size,
+        schema_version=SCHEMA_VERSION,
+        former=_kept(previous.manifest, description.crawl_id),
+    )
     store.put(manifest_key(domain), manifest.to_json(), if_match=previous.etag, if_absent=previous.etag is None)
     try:
         for stat in unused_frames(store, domain, store.list(frames_prefix(domain)), oldest):
