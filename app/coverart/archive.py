@@ -238,12 +238,13 @@ class PublicArchive(RemoteReader):
     def file(self, bucket: str, name: str) -> bytes | None:
         """Return a file, or None if it does not exist; raises as `item` does."""
         url = f"{self.url}/download/{bucket}/{name}"
-        response = _send(self.http, "GET", url)
-        if response.ok:
-            return response.body
-        if response.status == 404:
-            return None
-        raise ArchiveResponse(response).error(f"GET {url}")
+        with self.reporting(bucket):
+            response = _send(self.http, "GET", url)
+            if response.ok:
+                return response.body
+            if response.status == 404:
+                return None
+            raise ArchiveResponse(response).error(f"GET {url}")
 
 
 def _send(

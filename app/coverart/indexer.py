@@ -61,7 +61,7 @@ class Indexer:
     order: MessageOrder
     breakers: ServiceBreakers
     #: The parents of the event whose job it is, None for a message. The event queue has merged equal events, and what
-    #: had to be first has run. A move keeps its source then, which another event deletes, maybe hours later.
+    #: had to be first has run.
     parents: Sequence[int] | None = None
 
     @property
@@ -136,9 +136,9 @@ class Indexer:
                     case Index():
                         outcome = self._index(job, claim)
                     case Move():
-                        outcome = self._move(job, claim)
+                        outcome = self._move_of_event(job) if self.is_of_event else self._move(job, claim)
                     case Delete():
-                        outcome = self._delete(job, claim)
+                        outcome = self._delete_of_event(job) if self.is_of_event else self._delete(job, claim)
         except Exception as error:
             ART_JOBS.add(kind_of(job), error.reason if isinstance(error, ApplicationError) else "exception")
             raise
@@ -164,8 +164,7 @@ class Indexer:
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
                     return "skipped"
-            outcome = index(self.project, entity, archive=self.archive, web_service=self.web_service)
-            if outcome == "no metadata":
+            if index(self.project, entity, archive=self.archive, web_service=self.web_service) == "no metadata":
                 self._require_gone(entity.gid)
             return "done"
 
@@ -183,9 +182,6 @@ class Indexer:
         raise error
 
     def _move(self, job: Move, claim: Claim) -> JobResult:
-        if self.is_of_event:
-            with self.locks.hold(job.old_gid, job.new_gid):
-                return copy(self.project, job, archive=self.archive)
         if not claim(job):
             return "skipped"
         gid = self.read_gid_of_image(job.id)
@@ -199,27 +195,37 @@ class Indexer:
         with self.locks.hold(job.old_gid, present.new_gid) as held:
             return move(self.project, present, archive=self.archive, require_held=held.require)
 
+    def _move_of_event(self, job: Move) -> JobResult:
+        """Copy the image only: another event deletes its source, maybe hours later."""
+        with self.locks.hold(job.old_gid, job.new_gid):
+            return copy(self.project, job, archive=self.archive)
+
     def _delete(self, job: Delete, claim: Claim) -> JobResult:
         with self.locks.hold(job.gid):
             if not claim(job):
                 return "skipped"
-            entity = self.read_entity(job.gid) if job.id is None else None
-            if self.is_of_event:
-                # A retry may come hours after the event. An image may have been moved back, and an entity may have
-                # images again, so that it needs its listing.
-                if job.id is not None and self.read_gid_of_image(job.id) == job.gid:
-                    text = f"image {job.id} of {self.project.entity} {job.gid} not deleted"
-                    if not self.parents:
-                        why = "MusicBrainz's database has it there: remove it there, or post a message `delete` of it"
-                        raise ImageInUse(f"{text}, since {why}")
-                    _log.info("%s: it was moved back", text)
-                    return "skipped"
+            if job.id is None and (entity := self.read_entity(job.gid)) is not None:
+                self.order.require_moved(entity, [merge for merge in entity.merged if merge.gid == job.gid])
+            return delete(self.project, job, archive=self.archive)
+
+    def _delete_of_event(self, job: Delete) -> JobResult:
+        """Delete a file unless it is needed again, since a retry may come hours after the event.
+
+        Raises ImageInUse for an image that no move brought back: an operator queued its deletion.
+        """
+        with self.locks.hold(job.gid):
+            if job.id is None:
+                entity = self.read_entity(job.gid)
                 if entity is not None and entity.gid == job.gid and entity.images:
                     _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"
-            elif entity is not None:
-                merges = [merge for merge in entity.merged if merge.gid == job.gid]
-                self.order.require_moved(entity, merges)
+            elif self.read_gid_of_image(job.id) == job.gid:
+                text = f"image {job.id} of {self.project.entity} {job.gid} not deleted"
+                if not self.parents:
+                    why = "MusicBrainz's database has it there: remove it there, or post a message `delete` of it"
+                    raise ImageInUse(f"{text}, since {why}")
+                _log.info("%s: it was moved back", text)
+                return "skipped"
             return delete(self.project, job, archive=self.archive)
 
 
