@@ -34,7 +34,7 @@ from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
-from app.text.wording import MAX_NAMED, listed
+from app.text.humanize import MAX_NAMED, listed
 from app.timers.timers import MAX_TICK_PAUSE, seconds_since_tick
 from app.topology.check import check_topology, management_api
 from app.topology.queues import task_queues
