@@ -107,8 +107,8 @@ class CrawlRecorder:
             self._frontier.begin(crawl)
             self._note_former(record, longest=policy.max_page_interval, scheduled=scheduled)
             return
-        if self.restore_crawl(record.ref) is None:
-            self._frontier.begin(crawl)
+        # Its message comes again, and Redis may have lost it meanwhile.
+        self.restore_crawl(record.ref)
 
     def _note_former(self, record: CrawlRecord, *, longest: float | None, scheduled: bool) -> None:
         """Give the frontier the validators of the domain's latest crawl that is done, if it selected links as this one.

@@ -14,6 +14,7 @@ from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
+from app.crawl.record.segments import latest_entries
 from app.crawl.steps import complete_dead
 from app.crawl.urls import CrawlUrl, Link
 from app.sites.sweep import Sweep
@@ -172,6 +173,22 @@ def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_on
     process.redis.flushdb()
     process.recorder.restore(target)
     assert process.frontier.progress(DOMAIN).state == "cancelled"
+
+
+def test_a_crawl_whose_message_comes_again_after_a_loss_of_redis_keeps_its_record_and_is_swept(
+    process: Context, sweep: Callable[..., list[str]]
+) -> None:
+    begin(process)
+    complete(process, "start", "1")
+    process.recorder.flush(CrawlRef(DOMAIN, "c"))
+    process.redis.flushdb()
+    begin(process)
+    assert process.frontier.restored() == ["c"]
+    complete(process, "2")
+    process.recorder.flush(CrawlRef(DOMAIN, "c"))
+    entries = latest_entries(process.store, CrawlRef(DOMAIN, "c"))
+    assert {each.url for each in entries.values()} == {url("start"), url("2")}
+    assert "crawl c is running: 1 pages wait in its backlog again" in sweep()[0]
 
 
 def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) -> None:
