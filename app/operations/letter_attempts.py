@@ -9,10 +9,6 @@ from typing import Final
 from app.broker.dead_letters import DeadLetter
 from app.broker.dead_letters.causes import epoch_seconds
 from app.broker.headers import deaths, whole_number
-from app.broker.policies.base import Policy
-from app.broker.policies.delay_queues import MAX, TIMEOUT, DelayQueues
-from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.x_death import XDeath
 from app.topology.retry_policies import retry_policies
 from config.settings import Settings
 
@@ -49,7 +45,7 @@ def attempts_of(letter: DeadLetter, settings: Settings) -> list[Attempt]:
     cause = letter.cause
     policy = retry_policies(settings).policy_for(letter.queue)
     number = min(cause.attempts, MAX_SHOWN)
-    waits = [0.0, *(_wait_after(policy, letter, run) for run in range(1, number))][:number]
+    waits = [0.0, *(policy.wait_ms(letter.delivery, run) / 1_000 for run in range(1, number))][:number]
     first, last = letter.first_failed_at, letter.failed_at
     found = []
     for run, (wait, since) in enumerate(zip(waits, accumulate(waits), strict=True), 1):
@@ -73,17 +69,3 @@ def broker_deaths(letter: DeadLetter) -> list[BrokerDeath]:
         )
         for entry in deaths(letter.delivery)[:MAX_SHOWN]
     ]
-
-
-def _wait_after(policy: Policy, letter: DeadLetter, run: int) -> float:
-    """Return the seconds between the failed run of a number and the next one, without postponements."""
-    match policy:
-        case DelayQueues():
-            timeout = whole_number(letter.delivery.headers, TIMEOUT, default=policy.timeout_ms)
-            former = whole_number(letter.delivery.headers, MAX, default=policy.retry_max)
-            return policy.delay_ms(timeout or policy.timeout_ms, min(run - 1, former)) / 1_000
-        case XDeath():
-            return policy.retry_after_ms / 1_000
-        case FixedTtl():
-            return policy.ttl_ms / 1_000
-    return 0.0

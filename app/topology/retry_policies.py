@@ -8,7 +8,7 @@ from typing import Any
 
 from app.broker.errors import InvalidMessage
 from app.broker.policies.base import Policy
-from app.broker.policies.delay_queues import DelayQueues, budget_of
+from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import RetryPolicies
@@ -44,7 +44,7 @@ def retry_policies(settings: Settings) -> RetryPolicies:
 
 def budgets(settings: Settings) -> Budgets:
     """Return the headers that carry the retry policy of a new message of `site`, by message type."""
-    return {route.type: budget_of(route_policy(settings, route)) for route in ROUTES}
+    return {route.type: route_policy(settings, route).budget_headers() for route in ROUTES}
 
 
 def route_policy(settings: Settings, route: Route) -> Policy:

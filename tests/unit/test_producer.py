@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from app.broker.amqp_internals import BodyTooLong
 from app.broker.errors import InvalidMessage
-from app.broker.policies.delay_queues import DelayQueues, budget_of
+from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
@@ -51,16 +51,16 @@ def task() -> Any:
 
 def test_a_message_carries_its_queues_budget_or_its_own() -> None:
     default = {"retry-timeout-ms": 250, "retry-max": 3, "current-iteration": 0}
-    assert budget_of(MAIL) == default
-    assert budget_of(MAIL, retry_max=0) == default | {"retry-max": 0}
-    assert budget_of(MAIL, timeout_ms=1) == default | {"retry-timeout-ms": 1}
+    assert MAIL.budget_headers() == default
+    assert MAIL.budget_headers(retry_max=0) == default | {"retry-max": 0}
+    assert MAIL.budget_headers(timeout_ms=1) == default | {"retry-timeout-ms": 1}
 
 
 @pytest.mark.parametrize("policy", [FixedTtl("labels"), XDeath("orders"), DropAll()])
 def test_a_message_of_another_policy_carries_no_budget_and_refuses_one(policy: Any) -> None:
-    assert budget_of(policy) == {}
+    assert policy.budget_headers() == {}
     with pytest.raises(InvalidMessage, match=f"retry_max 3: the queue's policy is {policy.name}"):
-        budget_of(policy, retry_max=3)
+        policy.budget_headers(retry_max=3)
 
 
 @pytest.mark.parametrize(

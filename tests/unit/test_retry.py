@@ -80,6 +80,16 @@ def test_a_dead_letter_names_queue_attempts_worker_error_and_its_first_and_last_
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_waits_of_a_dead_letter_are_those_that_its_message_had(name: str) -> None:
+    policy = policy_of(name, 3)
+    # Under `delay_queues` the message's own timeout counts.
+    died = end(policy, **{"retry-timeout-ms": 70})
+    letter = delivery("q", **died.headers)
+    assert len(died.delays) == 3
+    assert [policy.wait_ms(letter, run) for run in (1, 2, 3)] == died.delays
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("budget", "runs"), [("keep", 1), ("fresh", 4)])
 def test_a_replay_dies_at_its_next_failure_or_runs_a_fresh_budget(name: str, budget: Any, runs: int) -> None:
     policy = policy_of(name, 3)

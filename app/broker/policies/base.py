@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from kombu import Exchange, Queue
 
 from ..delivery import Delivery
+from ..errors import InvalidMessage
 from ..failure import Failure
 from ..headers import ReplayBudget, headers_for_replay, keeps_budget, unacknowledged
 from ..outgoing import Outgoing
@@ -121,6 +122,18 @@ class Policy(ABC):
         arguments = self.work_arguments() or None
         return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=arguments)
 
+    def budget_headers(self, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
+        """Return the headers that carry the budget of a new message, for a policy whose messages carry one.
+
+        Raises InvalidMessage for numbers where they do not.
+        """
+        if timeout_ms is None and retry_max is None:
+            return {}
+        raise InvalidMessage(
+            f"retry_timeout_ms {timeout_ms}, retry_max {retry_max}: the queue's policy is {self.name}, "
+            "under which no message carries its own budget"
+        )
+
     @abstractmethod
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
@@ -158,6 +171,11 @@ class Policy(ABC):
     @abstractmethod
     def retry_after(self, delivery: Delivery, failure: Failure) -> Decision | None:
         """Return how a message with retries left waits for the next one; None where it cannot."""
+
+    def wait_ms(self, delivery: Delivery, run: int) -> int:
+        """Return how many ms a message waited between its failed run of a number, from 1, and the next one."""
+        del delivery, run
+        return 0
 
     @abstractmethod
     def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Decision:

@@ -135,6 +135,11 @@ class DelayQueues(Policy):
         next_headers = budget | failure_headers(delivery, failure) | {ITERATION: budget[ITERATION] + 1}
         return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, next_headers)
 
+    def wait_ms(self, delivery: Delivery, run: int) -> int:
+        """Return the wait of the message's own budget; runs after its last retry waited as long as that one."""
+        budget = self._budget(delivery)
+        return self.delay_ms(budget[TIMEOUT], min(run - 1, budget[MAX]))
+
     def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
         """Return the way to the dead set."""
         headers = self._budget(delivery) | dead_letter_headers(delivery, failure, attempts=attempts)
@@ -165,18 +170,3 @@ class DelayQueues(Policy):
         """Return the message's own budget, with the defaults for what it does not say."""
         timeout_ms = whole_number(delivery.headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
         return {TIMEOUT: timeout_ms, MAX: self.retries(delivery), ITERATION: self.attempts(delivery)}
-
-
-def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
-    """Return the headers that carry the budget of a new message.
-
-    Only messages under `delay_queues` carry one: raises InvalidMessage for numbers under another policy.
-    """
-    if isinstance(policy, DelayQueues):
-        return policy.budget_headers(timeout_ms=timeout_ms, retry_max=retry_max)
-    if timeout_ms is None and retry_max is None:
-        return {}
-    raise InvalidMessage(
-        f"retry_timeout_ms {timeout_ms}, retry_max {retry_max}: the queue's policy is {policy.name}, "
-        f"and only under {DelayQueues.name} a message carries its own budget"
-    )

@@ -98,6 +98,11 @@ class FixedTtl(Policy):
         headers |= failure_headers(delivery, failure) | {ATTEMPTS: self.attempts(delivery) + 1}
         return Retry(self.retry, self._key(delivery), self.ttl_ms, headers)
 
+    def wait_ms(self, delivery: Delivery, run: int) -> int:
+        """Return `ttl_ms`."""
+        del delivery, run
+        return self.ttl_ms
+
     def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
         """Return the way to the failed queue, with -1 as `mb-retries`."""
         headers = {RETRIES: -1, EXCEPTIONS: _errors_with(delivery, failure)}

@@ -111,6 +111,11 @@ class XDeath(Policy):
         del failure
         return Reject(self.retry, self.retry_after_ms) if delivery.queue == self.queue else None
 
+    def wait_ms(self, delivery: Delivery, run: int) -> int:
+        """Return `retry_after_ms`."""
+        del delivery, run
+        return self.retry_after_ms
+
     def end(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
         """Return the way to the error queue; an earlier `retry_info` is kept, and the broker's time of the failure."""
         headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}

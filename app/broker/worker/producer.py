@@ -17,7 +17,7 @@ from kombu.utils.objects import cached_property
 from ..amqp_internals import PrefetchingConsumer
 from ..connection import NodesConnection
 from ..errors import InvalidMessage, PublishFailed
-from ..policies.delay_queues import budget_of
+from ..policies.base import Policy
 from .celery_internals import leave_connections_after_fork
 
 #: Exceptions after which a message may not have arrived.
@@ -118,11 +118,11 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         """Return the budget headers of a new message, and remove the options that set them."""
         timeout_ms, retry_max = options.pop("retry_timeout_ms", None), options.pop("retry_max", None)
         queue = _queue_name(options.get("queue"))
+        policy: Policy = self.app.retries.policies.policy_for(queue)
         if timeout_ms is not None or retry_max is not None:
-            policy = self.app.retries.policies.policy_for(queue)
-            return budget_of(policy, timeout_ms=timeout_ms, retry_max=retry_max)
+            return policy.budget_headers(timeout_ms=timeout_ms, retry_max=retry_max)
         if queue not in self._budgets:
-            self._budgets[queue] = budget_of(self.app.retries.policies.policy_for(queue))
+            self._budgets[queue] = policy.budget_headers()
         return self._budgets[queue]
 
 
