@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 _COLUMNS: Final = "SELECT id, canonical_key, canonical, text_hash, inlinks, path, shown_as FROM pages"
-#: Pages that may have others in their group, and those that had: the others are alone.
+#: Pages that may have others in their group: the others are alone.
 _ROWS: Final = f"""
-{_COLUMNS} WHERE shown_as <> 0 OR canonical NOT IN ('', canonical_key)
+{_COLUMNS} WHERE canonical NOT IN ('', canonical_key)
 OR canonical_key IN (SELECT canonical FROM pages WHERE canonical NOT IN ('', canonical_key))
 OR text_hash IN (SELECT text_hash FROM pages WHERE text_hash <> 0 GROUP BY text_hash HAVING count(*) > 1)
 ORDER BY id
@@ -51,7 +51,7 @@ def hash_of(title: str, body: str) -> int:
 
 
 def assign(database: sqlite3.Connection) -> None:
-    """Find the groups of all pages. Equal rows are not written again."""
+    """Find the groups of all pages of a new pack."""
     _assign(database, [_PageRow(*row) for row in database.execute(_ROWS)])
 
 
