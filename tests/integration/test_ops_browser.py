@@ -220,6 +220,27 @@ def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone(
         assert opened.faults == []
 
 
+def test_a_wrongly_typed_domain_has_the_focus_in_its_form_again_and_the_removal_goes_on_there(
+    process: Context, browser: Browser, sites_base: str
+) -> None:
+    with tab(browser, sites_base) as opened:
+        log_in(opened)
+        opened.open(f"/ops/sites/{DOMAIN}/remove")
+        typed, remove = opened.page.locator("input[name=confirm]"), opened.page.get_by_role("button", name="Delete all")
+        typed.fill("a.gv")
+        remove.click()
+        refused = opened.page.locator("input[name=confirm][aria-invalid=true]:focus")
+        assert refused.input_value() == "a.gv"
+        assert refused.get_attribute("aria-describedby") == "fault-confirm"
+        assert f"type {DOMAIN} to delete all" in opened.page.inner_text("#fault-confirm")
+        opened.inspect("a refused removal")
+        typed.fill(DOMAIN)
+        remove.click()
+        assert f"{DOMAIN} is deleted" in str(opened.page.get_by_role("status").text_content())
+        assert opened.faults == []
+    assert read_site(process.store, DOMAIN) is None
+
+
 def test_a_site_is_changed_without_scripts_and_an_invalid_field_is_shown(
     process: Context, browser: Browser, sites_base: str
 ) -> None:

@@ -32,7 +32,7 @@ from app.pack.packer import pack_full
 from app.pack.plan import FullPackPlan
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
-from app.sites.stored import add_site, read_site
+from app.sites.stored import add_site, list_sites, read_site
 from app.storage.layout import manifest_key
 from app.storage.store import ObjectStore
 from app.timers.timers import full_pack
@@ -133,8 +133,6 @@ def test_a_site_is_added_changed_paused_and_removed_and_each_act_is_audited(
     assert not site.search_report
     assert "b.gov is paused" in text_of(send(client, "/ops/sites/b.gov/pause"))
     assert "b.gov is active" in text_of(send(client, "/ops/sites/b.gov/resume"))
-    refused = send(client, "/ops/sites/b.gov/remove", confirm="b.go")
-    assert (refused.status_code, "type b.gov to delete all of it" in refused.text) == (400, True)
     assert "Settings yes" in text_of(client.get("/ops/sites/b.gov/remove"))
     assert "b.gov is deleted" in text_of(send(client, "/ops/sites/b.gov/remove", confirm="b.gov", why="closed"))
     assert read_site(process.store, "b.gov") is None
@@ -187,6 +185,31 @@ def test_a_rollback_is_refused_if_another_pack_is_written_after_it_was_planned(p
     with pytest.raises(ActRefused, match="another pack was written meanwhile"):
         removal.roll_back(ops, plan)
     assert read_manifest(process.store, site).crawl_id == "repaired"
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "fields", "reason"),
+    [
+        ("/ops/sites/b.gov/remove", "confirm", {"confirm": "b.go"}, "type b.gov to delete all of it"),
+        ("/ops/block", "url", {"domain": "b.gov", "url": "https://other.example/"}, "other.example"),
+        ("/ops/unblock", "url", {"domain": "b.gov", "url": "ftp://b.gov/"}, "ftp"),
+        ("/ops/index", "url", {"url": "ftp://b.gov/", "how": "page"}, "ftp"),
+        ("/ops/sites", "domain", {"domain": "b.gov", "schedule": "6h"}, "b.gov is a site already"),
+        ("/ops/sites", "schedule", {"domain": "c.gov", "schedule": "sometimes"}, "sometimes"),
+    ],
+)
+def test_a_refused_form_is_shown_again_with_its_values_and_the_reason_beside_the_field(
+    process: Context, client: httpx.Client, path: str, field: str, fields: dict[str, str], reason: str
+) -> None:
+    add_site(process.store, Site.of("b.gov", {}))
+    refused = send(client, path, **fields, why="a typing error")
+    assert refused.status_code == 400
+    [element] = re.findall(r'<input [^>]*aria-invalid="true"[^>]*>', refused.text)
+    assert f'name="{field}" value="{html.escape(fields[field])}"' in element
+    assert f'aria-describedby="fault-{field}"' in element
+    assert reason in refused.text.partition(f'id="fault-{field}">')[2].partition("</span>")[0]
+    assert refused.text.count('value="a typing error"') == 1
+    assert [site.domain for site in list_sites(process.store)] == ["b.gov"]
 
 
 def test_invalid_fields_are_said_beside_them_and_the_input_is_kept_but_no_secret(

@@ -228,7 +228,9 @@ def test_the_api_does_the_same_and_refuses_what_it_does_not_know(
     assert post(queue=QUEUE, act="send", ids=[]).status_code == 400
     assert post(queue=QUEUE, act="send", unknown=1).status_code == 400
     assert post(queue="site.delay.7", act="send", every=True).json() == {"moved": 0, "left": 0, "failure": ""}
-    assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="send").status_code == 400
+    refused = send_form(client, "/ops/waiting/end", queue=QUEUE, act="send", why="it is back")
+    assert refused.status_code == 400
+    assert "Nothing was moved: choose at least one message" in refused.text
     assert send_form(client, "/ops/waiting/end", queue=QUEUE, act="burn", every="true").status_code == 400
 
 

@@ -102,7 +102,7 @@ def site_path(domain: str) -> str:
 @subject.pages.get("/sites/{domain}", response_class=HTMLResponse)
 def show(visit: Reading, domain: str) -> HTMLResponse:
     """Show a site."""
-    return _page(visit, domain)
+    return site_page(visit, domain)
 
 
 @subject.pages.post("/sites/{domain}")
@@ -118,22 +118,30 @@ def change(visit: Acting, domain: str) -> Response:
     try:
         _, changed = sites.change(visit.ops, domain, fields_of, why=visit.value("why"))
     except InvalidSite as error:
-        return _page(visit, domain, texts, error)
+        return site_page(visit, domain, texts=texts, refusal=error)
     note = (
         f"Changed: {', '.join(sorted(changed))}. Workers follow within ten seconds." if changed else "Nothing changes."
     )
     return visit.back(site_path(parse_domain(domain)), note)
 
 
-def _page(
-    visit: Visit, domain: str, texts: Mapping[str, str] | None = None, refusal: InvalidSite | None = None
+def site_page(
+    visit: Visit,
+    domain: str,
+    *,
+    texts: Mapping[str, str] | None = None,
+    refusal: InvalidSite | None = None,
+    url_fault: str = "",
 ) -> HTMLResponse:
-    """Return the page of a site; its form has the texts that were refused, or else the site's own."""
+    """Return the page of a site; its form has the texts that were refused, or else the site's own.
+
+    `url_fault` is why the URL was refused that the form of blocked pages has sent.
+    """
     view = site_view(visit.ops, domain, routes_of(visit.request))
     site = view.site
     return visit.page(
         "site.html",
-        status=400 if refusal else 200,
+        status=400 if refusal or url_fault else 200,
         view=view,
         site=site,
         fields=form_fields(texts or texts_of(site), refusal.faults if refusal else {}) if site else [],
@@ -141,6 +149,9 @@ def _page(
         start_url=site.seeds[0] if site else f"https://{view.domain}/",
         blocked=site.blocked[:_SHOWN_BLOCKED] if site else (),
         trouble=str(refusal) if refusal else "",
+        url=visit.value("url") if url_fault else "",
+        url_fault=url_fault,
+        why=visit.value("why"),
         base=site_path(view.domain),
     )
 

@@ -15,9 +15,9 @@ from app.operations import removal
 from app.sites.removal import SiteInventory
 from app.web.models import MAX_DOMAIN
 from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Reading
+from app.web.ops.page_requests import Reading, Visit
 from app.web.ops.parameters import Domain, OfSite, Url
-from app.web.ops.site_page import site_path
+from app.web.ops.site_page import site_page, site_path
 from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 
@@ -50,8 +50,22 @@ class RemovedAnswer(SiteInventory):
 @subject.pages.get("/sites/{domain}/remove", response_class=HTMLResponse)
 def confirm(visit: Reading, domain: str) -> HTMLResponse:
     """Show what there is of a site, and the form that deletes it."""
+    return _confirm_page(visit, domain)
+
+
+def _confirm_page(visit: Visit, domain: str, *, fault: str = "") -> HTMLResponse:
+    """Return the page with the form; with a `fault`, also what was entered, and why it was refused."""
     name = parse_domain(domain)
-    return visit.page("site_remove.html", found=removal.inventory(visit.ops, name), domain=name, base=site_path(name))
+    return visit.page(
+        "site_remove.html",
+        status=400 if fault else 200,
+        found=removal.holdings(visit.ops, name),
+        domain=name,
+        base=site_path(name),
+        entered=visit.value("confirm"),
+        why=visit.value("why"),
+        fault=fault,
+    )
 
 
 @subject.api.get("/sites/{domain}/inventory", response_model=SiteInventory, operation_id="site_inventory")
@@ -60,7 +74,7 @@ def site_inventory(ops: Calling, domain: Domain) -> Response:
     return answer(removal.inventory(ops, domain))
 
 
-@subject.act("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site")
+@subject.act("/sites/{domain}/remove", response_model=RemovedAnswer, operation_id="remove_site", form=_confirm_page)
 def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Done:
     """Delete all there is of a site, and drop its messages. Waits for requests to the site that are under way."""
     name = parse_domain(domain)
@@ -71,7 +85,12 @@ def remove_site(ops: Calling, domain: Domain, body: RemoveBody) -> Done:
     return Done(RemovedAnswer(**asdict(deleted), removed_dead_letters=letters), f"{OPS_PAGES}/sites", note)
 
 
-@subject.act("/block", response_model=removal.BlockedPage, operation_id="block")
+def _site_page(visit: Visit, *, fault: str) -> HTMLResponse:
+    """Return the page of the site, which has the form of both acts on a page."""
+    return site_page(visit, visit.value("domain"), url_fault=fault)
+
+
+@subject.act("/block", response_model=removal.BlockedPage, operation_id="block", form=_site_page)
 def block(ops: Calling, body: PageBody) -> Done:
     """Remove one page from store, pack and searchers, and never request it again."""
     page = removal.block(ops, body.url, site=body.domain, why=body.why)
@@ -79,7 +98,7 @@ def block(ops: Calling, body: PageBody) -> Done:
     return Done(page, site_path(page.domain), f"{page.url} is blocked, and {text}.")
 
 
-@subject.act("/unblock", response_model=removal.BlockedPage, operation_id="unblock")
+@subject.act("/unblock", response_model=removal.BlockedPage, operation_id="unblock", form=_site_page)
 def unblock(ops: Calling, body: PageBody) -> Done:
     """Allow a blocked page again. The next crawl indexes it."""
     page = removal.unblock(ops, body.url, site=body.domain, why=body.why)

@@ -55,44 +55,51 @@ def show_list(visit: Reading, q: str = "", page: PageNumber = 1) -> HTMLResponse
 @subject.pages.post("/sites")
 def add(visit: Acting) -> Response:
     """Add a site, and open its page."""
-    given = {name: visit.value(name) for name in ("domain", "schedule")}
+    given = {name: visit.value(name) for name in ("domain", "schedule", "why")}
     fields = {"schedule": given["schedule"]} if given["schedule"] else {}
     try:
-        site = sites.add(visit.ops, given["domain"], fields, why=visit.value("why"))
-    except (InvalidSite, InvalidMessage) as error:
-        return _list(visit, given=given, fault=str(error))
+        site = sites.add(visit.ops, given["domain"], fields, why=given["why"])
+    except InvalidSite as error:
+        return _list(visit, given=given, faults=error.faults or {"domain": str(error)})
+    except InvalidMessage as error:
+        return _list(visit, given=given, faults={"domain": str(error)})
     return visit.back(site_path(site.domain), f"{site.domain} is a site now.")
 
 
 @subject.pages.post("/index")
 def post_index(visit: Acting) -> Response:
     """Post the index of a page, or of a site from it, and open the site's page."""
-    given = {"url": visit.value("url"), "how": visit.value("how")}
+    given = {name: visit.value(name) for name in ("url", "how", "why")}
     crawl, now = given["how"] == "crawl", given["how"] == "now"
     try:
-        page = crawls.index(visit.ops, given["url"], crawl=crawl, now=now, why=visit.value("why"))
+        page = crawls.index(visit.ops, given["url"], crawl=crawl, now=now, why=given["why"])
     except InvalidMessage as error:
-        return _list(visit, given=given, fault=str(error))
+        return _list(visit, given=given, faults={"url": str(error)})
     text = f"The crawl from {page.url} is posted." if crawl else f"The index of {page.url} is posted."
     return visit.back(site_path(page.domain), f"{text} A worker begins it.")
 
 
 def _list(
-    visit: Visit, *, q: str = "", page: int = 1, given: Mapping[str, str] | None = None, fault: str = ""
+    visit: Visit,
+    *,
+    q: str = "",
+    page: int = 1,
+    given: Mapping[str, str] | None = None,
+    faults: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
-    """Return the list; its form that has the given fields shows them again with their fault."""
+    """Return the list; its form that has the given fields shows them again with their faults, by field."""
     routes = routes_of(visit.request)
     found = list_page(visit.ops, text=q, offset=(page - 1) * PER_PAGE, routes=routes)
     return visit.page(
         "sites.html",
-        status=400 if fault else 200,
+        status=400 if faults else 200,
         found=found,
         q=q,
         number=page,
         has_more=page * PER_PAGE < found.matching,
         is_known=routes is not None,
         given=given or {},
-        fault=fault,
+        faults=faults or {},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from app.broker.errors import InvalidMessage
 from app.web.ops.api_requests import answer
 from app.web.ops.page_requests import Acting
 from app.web.paths import OPS_API, OPS_PAGES
@@ -32,10 +33,14 @@ class Subject:
     pages: APIRouter = field(default_factory=lambda: APIRouter(prefix=OPS_PAGES))
     api: APIRouter = field(default_factory=lambda: APIRouter(prefix=OPS_API))
 
-    def act(self, path: str, *, response_model: Any, operation_id: str) -> Callable[[Callable[..., Done]], None]:
+    def act(
+        self, path: str, *, response_model: Any, operation_id: str, form: Callable[..., Response] | None = None
+    ) -> Callable[[Callable[..., Done]], None]:
         """Register an act: a form of pages and an address of the API, which take the same fields.
 
-        The function has the parameters `ops` and `body`, and those of the path.
+        The function has the parameters `ops` and `body`, and those of the path. If it refuses what was entered by
+        InvalidMessage, `form` returns the page with the form again; without `form`, the page of errors answers. `form`
+        gets the visit, the reason as `fault`, and the parameters of the path.
         """
 
         def register(act: Callable[..., Done]) -> None:
@@ -48,7 +53,13 @@ class Subject:
                 return answer(act(**given).value)
 
             def by_form(visit: Acting, **given: Any) -> Response:
-                done = act(ops=visit.ops, body=visit.read(own["body"].annotation), **given)
+                try:
+                    done = act(ops=visit.ops, body=visit.read(own["body"].annotation), **given)
+                except InvalidMessage as error:
+                    if form is None:
+                        raise
+                    of_path = {name: value for name, value in given.items() if f"{{{name}}}" in path}
+                    return form(visit, fault=str(error), **of_path)
                 return visit.back(done.path, done.note)
 
             # FastAPI reads from it what the form's address has.

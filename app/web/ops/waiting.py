@@ -68,10 +68,16 @@ class DelayQueueView:
 @subject.pages.get("/waiting", response_class=HTMLResponse)
 def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = "") -> HTMLResponse:
     """Show all delay queues, and the messages of `queue`, if it is given; `task` and `domain` select messages."""
+    return _page(visit, queue, task=task, domain=domain)
+
+
+def _page(visit: Visit, queue: str, *, task: str = "", domain: str = "", fault: str = "") -> HTMLResponse:
+    """Return the page; `fault` is why what its form sent was refused."""
     reading = overview_of(visit.request).queues.read(time.monotonic() + PATIENCE)
     values: dict[str, Any] = {"reading": reading, "queue": queue, "task": task.strip(), "domain": domain.strip()}
     values |= {"rows": _rows(visit, reading.value.of_kind("delay") if reading.value else [])}
     values |= {"opened": None, "peeked": None, "messages": [], "trouble": ""}
+    values |= {"fault": fault, "why": visit.value("why")}
     if queue:
         values |= {"opened": delay_queue_named(visit.ops.settings, queue), "most": MAX_PEEKED, "most_moved": MAX_MOVED}
         try:
@@ -83,7 +89,11 @@ def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = 
             of_task = (each for each in peeked.messages if values["task"] in each.task)
             shown = [each for each in of_task if wanted in (each.domain or each.subject)]
             values |= {"peeked": peeked, "messages": shown}
-    return visit.page("waiting.html", **values)
+    return visit.page("waiting.html", status=400 if fault else 200, **values)
+
+
+def _page_with_fault(visit: Visit, *, fault: str) -> HTMLResponse:
+    return _page(visit, visit.value("queue"), fault=fault)
 
 
 @subject.api.get("/waiting", response_model=PeekedQueue, operation_id="waiting")
@@ -92,7 +102,7 @@ def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> 
     return answer(read_waiting(ops, parameters.queue))
 
 
-@subject.act("/waiting/end", response_model=Moved, operation_id="end_wait")
+@subject.act("/waiting/end", response_model=Moved, operation_id="end_wait", form=_page_with_fault)
 def end(request: Request, ops: Calling, body: EndBody) -> Done:
     """Send waiting messages to their work queues now, or to the dead set."""
     moved = end_wait(ops, body.queue, body.act, ids=None if body.every else body.ids, most=body.most, why=body.why)
