@@ -59,7 +59,7 @@ def _confirm_page(visit: Visit, domain: str, *, fault: str = "") -> HTMLResponse
     return visit.page(
         "site_remove.html",
         status=400 if fault else 200,
-        found=removal.holdings(visit.ops, name),
+        found=removal.inventory(visit.ops, name),
         domain=name,
         base=site_path(name),
         entered=visit.value("confirm"),
