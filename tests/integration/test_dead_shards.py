@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from amqp.exceptions import AccessRefused
 from kombu import Connection
 
 from app.broker import publishing
@@ -220,6 +224,47 @@ def test_readers_and_operators_at_the_same_time_wait_for_each_other(
         assert list(pool.map(act, range(6))) == [1] * 6
     assert sorted(int(message.body) for message in broker.take("mail")) == [1, 3, 5]
     assert [letter.id for letter in dead.letters()] == [ids[0], ids[2], ids[4], *ids[6:]]
+
+
+@pytest.mark.parametrize("queue", ["post.dead", "post.dead.index", "post.dead.shard.1"])
+def test_what_a_killed_process_still_holds_of_a_set_is_waited_for_and_read(
+    dead: DeadSets, broker_url: str, publisher: Publisher, notes: list[str], monkeypatch: pytest.MonkeyPatch, queue: str
+) -> None:
+    ids = fill(publisher, 15)
+    assert dead.depth() == 15
+    # For a moment the broker does not know that a process was killed: its consumer holds every message.
+    killed = Connection(broker_url)
+    held: list[Any] = []
+    killed.default_channel.basic_consume(queue, callback=held.append)
+    while not held:
+        killed.drain_events(timeout=10)
+    waits: list[float] = []
+
+    def notice(seconds: float) -> None:
+        waits.append(seconds)
+        killed.release()
+
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=time.monotonic, sleep=notice))
+    assert [letter.id for letter in dead.letters()] == ids
+    assert waits == [reading._LEASE_INTERVAL]
+    assert notes == [
+        f"{queue}: the index names 4 letters, and it has 0; it is read again" for _ in range("shard" in queue)
+    ]
+
+
+def test_no_other_consumer_takes_letters_while_a_part_of_a_set_is_read(
+    dead: DeadSets, broker_url: str, publisher: Publisher
+) -> None:
+    ids = fill(publisher, 15)
+    found = []
+    with closing(dead.iter_letters()) as letters, Connection(broker_url) as other:
+        for letter in letters:
+            found.append(letter.id)
+            part = "post.dead.shard.1" if len(found) == 1 else "post.dead" if len(found) == 13 else None
+            if part:
+                with pytest.raises(AccessRefused, match=f"'{part}' .* in exclusive use"):
+                    other.channel().basic_consume(part, callback=print)
+    assert found == ids
 
 
 def test_a_letter_that_cannot_be_moved_or_routed_stays_and_the_others_leave_once(

@@ -154,8 +154,11 @@ class ShardedSet:
     def check(self, *, thorough: bool) -> None:
         """Read the index and compare it with the shards; read a shard again of which it is wrong."""
         present = self.lease.count(self._index.name)
-        if present:
+        if present is not None:
+            # A process that was killed just now may hold every entry: the index is then counted as empty.
             self.lease.wait_until_unused(self._index.name)
+            present = self.lease.count(self._index.name)
+        if present:
             self._read_index()
         # A set that was never long has neither an index nor a first shard.
         is_lost = not self._entries and (present is not None or self._count(1) is not None)
