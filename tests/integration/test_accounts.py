@@ -23,6 +23,7 @@ from app.broker.dead_letters.counting import count_letters
 from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.reading import leased
 from app.broker.dead_letters.shards import index_queue, shard_queue
+from app.broker.errors import BrokerUnreachable
 from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
@@ -183,6 +184,17 @@ def test_a_worker_counts_the_letters_of_a_dead_set_and_of_its_shards(shared: Sha
     with connected(shared.environments["worker"]["BROKER_URL"]) as connection:
         assert count_letters(connection, dead) == 2
         assert count_letters(connection, "missing") is None
+
+
+@pytest.mark.parametrize("name", ["worker", "client"])
+def test_an_account_that_may_not_read_a_dead_set_gets_the_brokers_refusal_and_not_that_the_set_is_busy(
+    shared: Shared, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LEASE_TIMEOUT", 0.0)
+    url = shared.environments[name]["BROKER_URL"]
+    refusal = r"access to queue 'site\.dead\.lease' .* refused"
+    with pytest.raises(BrokerUnreachable, match=refusal), leased(url, "site.dead"):
+        pass
 
 
 def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
