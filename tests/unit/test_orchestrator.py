@@ -7,8 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from app.cluster.orchestrator.searcher_record import FIRST_BACKOFF
 from app.cluster.orchestrator.state import OrchestratorState
-from app.cluster.placement.model import AddressedOrder, Pack
+from app.cluster.placement.copies import Copies
+from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
+from app.cluster.placement.place import place
 from app.cluster.protocol import Load, OrderOutcome, SearcherReport, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from tests.packs import version_of
@@ -227,6 +230,29 @@ def test_each_failure_doubles_the_backoff_and_its_reason_is_logged(caplog: pytes
     orchestrator.tick(now=now)
     assert orchestrator.routes(now=now).routes[0].unplaced_reason == "searcher a failed to load it: the disk is full"
     assert "x.example: a copy cannot be placed: searcher a failed to load it: the disk is full" in caplog.text
+
+
+def test_a_decision_is_made_after_a_change_and_at_the_end_of_a_backoff_but_not_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided_at: list[float] = []
+
+    def place_and_note(state: ClusterState, copies: Copies) -> Placement:
+        decided_at.append(now)
+        return place(state, copies)
+
+    monkeypatch.setattr("app.cluster.orchestrator.state.place", place_and_note)
+    orchestrator = ready_state(pack())
+    orchestrator.receive_report(report("a", 0), now=0)
+    for turn in range(40):
+        now = turn / 4
+        if now == 1.0:
+            orchestrator.receive_outcome(outcome(report("a", 1), pack(), "the disk is full"), now=now)
+        orchestrator.receive_report(heartbeat("a", turn + 2, changes=1), now=now)
+        orchestrator.tick(now=now)
+
+    # At 5 seconds the pack is ordered again.
+    assert decided_at == [0.0, 1.0, 1.0 + FIRST_BACKOFF]
 
 
 def test_a_failure_counts_even_if_a_later_report_came_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,14 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
     assert [len(where(now, each.domain)) for each in packs] == [2] * 8
 
 
+def test_a_pack_moves_from_the_fullest_searcher_to_the_emptiest_one() -> None:
+    held = {"a": 3, "b": 4, "c": 0, "d": 1}
+    packs = {name: [pack(f"{name}{at}.example", 10) for at in range(number)] for name, number in held.items()}
+    begin = state([one for each in packs.values() for one in each], *(searcher(n, 100, *packs[n]) for n in packs))
+
+    assert orders_of(replace(begin, replicas=1)) == [("c", "Load", "b0.example")]
+
+
 def test_after_a_failed_load_another_searcher_is_ordered_first_and_this_one_backs_off() -> None:
     wanted = pack("x.example", 10)
     failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})
@@ -296,3 +305,74 @@ def _would_fit_by_a_move(
 
 def _spare(host: SearcherState, name: str, newest: dict[str, list[SearcherState]]) -> bool:
     return any(each is not host for each in newest[name])
+
+
+# How packs are spread
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> ClusterState:
+    """Return a state with every copy placed: only a move to spread the packs can be left to order."""
+    names = "abcd"[: draw(st.integers(2, 4))]
+    replicas = draw(st.integers(1, len(names) - 1))
+    packs = [pack(domain, draw(st.integers(1, 60))) for domain in DOMAINS[: draw(st.integers(1, 6))]]
+    held: dict[str, list[Pack]] = {name: [] for name in names}
+    failures: dict[str, dict[str, LoadFailure]] = {name: {} for name in names}
+    for one in packs:
+        shuffled = draw(st.permutations(names))
+        # A copy too many stays only if no searcher unloads it.
+        is_stuck = draw(st.integers(0, 9)) == 0
+        copies = replicas + is_stuck
+        for name in shuffled[:copies]:
+            held[name].append(one)
+        for name in shuffled[:copies] if is_stuck else shuffled[copies:]:
+            if is_stuck or draw(st.integers(0, 4)) == 0:
+                failures[name][one.sha256] = LoadFailure(count=1)
+    searchers = [
+        searcher(
+            name,
+            sum(each.size_mb for each in held[name]) + draw(st.sampled_from([0, 30, 60, 120, 200, 300])),
+            *held[name],
+            failures=failures[name],
+            backing_off=frozenset(each.sha256 for each in held[name]) & failures[name].keys(),
+        )
+        for name in names
+    ]
+    return state(packs, *searchers, replicas=replicas)
+
+
+def moves_that_spread(now: ClusterState) -> set[tuple[str, str, str]]:
+    """Return source, target and domain of each move that makes the load and the room of both more even."""
+    found = set()
+    for source, target in permutations(now.searchers, 2):
+        for domain in source.held.keys() - target.held.keys():
+            one = now.packs[domain]
+            holders = [each for each in now.searchers if domain in each.held]
+            if (
+                len(holders) == now.replicas
+                # Its copy is the one that is unloaded in the end.
+                and source is min(holders, key=lambda each: (each.free, each.searcher_id))
+                and target.used <= source.used * 2 / 3
+                and target.used + one.size_mb <= source.used - one.size_mb
+                and target.free - one.size_mb >= source.free + one.size_mb
+                and one.sha256 not in target.failures
+            ):
+                found.add((source.searcher_id, target.searcher_id, domain))
+    return found
+
+
+@given(placed())
+def test_a_pack_moves_to_the_emptiest_searcher_with_at_most_two_thirds_of_the_load_if_that_evens_both(
+    before: ClusterState,
+) -> None:
+    moves = moves_that_spread(before)
+    orders = place(before).orders
+    if not moves:
+        assert orders == ()
+        return
+    used = {each.searcher_id: each.used for each in before.searchers}
+    source, target, domain = min(
+        moves, key=lambda move: (used[move[1]], move[1], -used[move[0]], -before.packs[move[2]].size_mb, move[2])
+    )
+    assert orders_of(before) == [(target, "Load", domain)]
+    assert orders_of(done(before, orders)) == [(source, "Unload", domain)]

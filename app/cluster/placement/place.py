@@ -96,10 +96,7 @@ def rebalance_one(allocation: Allocation) -> None:
     if allocation.orders or any(allocation.pending.values()):
         return
     used = {searcher_id: searcher.used for searcher_id, searcher in allocation.searchers.items()}
-    most = max(used.values(), default=0)
     for target in sorted(used, key=lambda each: (used[each], each)):
-        if 3 * used[target] > 2 * most:
-            return
         moves = [
             (-used[source], -allocation.packs[domain].size_mb, domain)
             for source in used
@@ -116,7 +113,7 @@ def rebalance_one(allocation: Allocation) -> None:
 def _evens(allocation: Allocation, domain: str, source: str, target: str) -> bool:
     """Return whether moving a pack from its source to a target evens their load and their room."""
     holders = allocation.fresh[domain]
-    if source not in holders or len(holders) != allocation.want or target in holders:
+    if source not in holders or len(holders) != allocation.want:
         return False
     # The copy on the searcher with least room is the one that is unloaded once the target serves the pack.
     if source != min(holders, key=lambda each: (allocation.room[each], each)):
