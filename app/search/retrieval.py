@@ -114,11 +114,9 @@ def ranked_matches(
     best are ranked, too.
     """
     parts = [_part(connection, match, scope, rows, named) for rows in scope.parts]
-    found = [pair for part in parts for pair in _ranked(connection, match, weights, part)]
     # FTS5's rank is negative, and less is better. Equal ranks stay in order of row id.
-    found.sort(key=itemgetter(1))
-    hidden = scope.hidden
-    scores = {page: -rank for page, rank in found if page not in hidden}
+    ranks = (each for part in parts for each in _ranked(connection, match, weights, part))
+    scores = best_first({page: -rank for page, rank in ranks if page not in scope.hidden})
     read = frozenset(page for part in parts for page in part.read) or scores
     if not any(part.estimated for part in parts):
         return Matches(scores, len(scores), estimated=False, read=read)

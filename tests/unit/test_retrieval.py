@@ -115,6 +115,24 @@ def test_of_many_matches_the_first_of_the_ordered_rows_and_of_the_later_ones_are
     assert whole.scores == {row: score for row, score in every.scores.items() if row in expected}
 
 
+@settings(max_examples=25, deadline=None)
+@given(contents, st.lists(st.sampled_from(WORDS[:7]), min_size=1, unique=True), st.integers(0, 40), st.booleans())
+def test_ranked_matches_are_best_first_and_equal_ones_in_the_order_of_their_rows(
+    tmp_path_factory: pytest.TempPathFactory,
+    found: list[tuple[str, str]],
+    typed: list[str],
+    ordered: int,
+    is_small: bool,
+) -> None:
+    pack = pack_of(tmp_path_factory.mktemp("pack"), [*found, (" ".join(typed), ""), ("", " ".join(typed))])
+    match = " OR ".join(f'"{word}"' for word in typed)
+    with closing(sqlite3.connect(pack)) as connection, bounds(ranked=50 if is_small else 5):
+        scope = RankingScope(pages=40, ordered=ordered, last=40)
+        scores = ranked_matches(connection, match, scope, WEIGHTS).scores
+    assert len(scores) > 1
+    assert list(scores) == sorted(scores, key=lambda row: (-scores[row], row))
+
+
 def test_a_match_of_low_quality_is_ranked_if_its_name_is_among_the_best(many: Path) -> None:
     with bounds(ranked=5, counted=60), closing(sqlite3.connect(many)) as connection:
         scope = RankingScope(pages=60, ordered=60, last=60)
