@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from app.search.contract import Alternate
 from app.search.definitions import Definition
-from app.search.pack_tables import Properties, urls
+from app.search.pack_tables import urls
+from app.search.properties import Properties
 from app.search.visible import VisiblePages
 
 #: Alternates of a page that are read, since a hostile pack may have millions, and those that are shown.

@@ -26,8 +26,9 @@ from app.search.contract import (
 )
 from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
-from app.search.pack_tables import Properties, cut, multiplied
+from app.search.pack_tables import cut
 from app.search.prefixes import without_frequent_prefix
+from app.search.properties import Properties, multiplied
 from app.search.query import Phrase, Query, parse
 from app.search.retrieval import ChooseMatches, RankingScope
 from app.search.site_settings import NO_SETTINGS, SearchSettings

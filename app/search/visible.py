@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from app.search.pack_tables import CopiesByPage, Properties, cut
+from app.search.pack_tables import cut
+from app.search.properties import CopiesByPage, Properties
 
 _PATHS = f"SELECT id, {cut('path', 4_000)} FROM pages"  # noqa: S608 (ours)
 
