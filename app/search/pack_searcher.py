@@ -28,9 +28,11 @@ from app.search.definitions import Definition, definitions_of
 from app.search.matcher import Matcher
 from app.search.pack_tables import cut
 from app.search.prefixes import without_frequent_prefix
+from app.search.promotion import promote, promoted_pages
 from app.search.properties import Properties, multiplied
 from app.search.query import Phrase, Query, parse
 from app.search.retrieval import ChooseMatches, RankingScope
+from app.search.score_bound import bounded, score_bound
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import (
     MAX_SCANNED,
@@ -216,7 +218,7 @@ class PackSearcher:
         pages = self._properties.pages
         stems = stems_in(connection, query, self._stemmers, pages=pages)
         ranked = ranking.rank(connection, query, scope, stems=stems, factors=factors)
-        bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
+        bound = score_bound(connection, ranked, pages=pages, stems=stems)
         scores = passages.boosted(connection, stems, ranked.scores, scope)
         by_title = title_match.boosted(
             connection, query, scores, pages=pages, stemmers=self._stemmers, site=self._site_name
@@ -228,9 +230,9 @@ class PackSearcher:
         elif defining and ranked.factor == 1:  # They are hits, whether or not they have all words.
             ranked = replace(ranked, counted={*ranked.counted, *defining})
         if ranked.complete:
-            promoted = ranking.promoted_pages(connection, query, ranked, scope, defining=defining)
-            scores = ranking.promote(promoted, scores, bound=bound)
-        return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
+            promoted = promoted_pages(connection, query, ranked, scope, defining=defining)
+            scores = promote(promoted, scores, bound=bound)
+        return ranked, bounded(scores, ranked.phrases, bound=bound), bound
 
     def _hits(
         self,

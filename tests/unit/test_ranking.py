@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.search import ranking, title_match
+from app.search import title_match
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import Ranking
+from app.search.score_bound import score_bound
 from app.search.stems import stems_in
 from app.storage.page_parts import PageLink
 from tests.packs import page, write_pack
@@ -66,7 +67,7 @@ def test_a_form_that_every_page_has_does_not_raise_the_bound(tmp_path: Path) -> 
     with closing(sqlite3.connect(path)) as pack:
         stems = stems_in(pack, query, ["english"], pages=13)
         plain, with_forms = (
-            ranking.score_bound(pack, Ranking({}, each.phrases), pages=13, stems=stems)
+            score_bound(pack, Ranking({}, each.phrases), pages=13, stems=stems)
             for each in (query, query.with_forms(["english"]))
         )
     assert with_forms == pytest.approx(plain, rel=1e-4)

@@ -24,8 +24,8 @@ from app.cluster.searcher.search_settings import SearchSettingsReader, settings_
 from app.errors import InvalidSite, StoreError
 from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
 from app.search.pack_searcher import PackSearcher
+from app.search.promotion import Promoted, promote
 from app.search.query import parse
-from app.search.ranking import Promoted, promote
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
 from app.sites.site import Site
