@@ -51,13 +51,16 @@ def check_schedule(text: str) -> str:
     text = " ".join(text.split())
     if not text or interval_of(text) is not None:
         return text
+    expected = (
+        f"{text!r} is neither an interval (such as 30m, 6h or 7d) nor a cron expression of five fields, such as "
+        "'0 3 * * *'"
+    )
+    if len(text.split()) != 5:  # Celery's error would be that of a Python assignment.
+        raise ValueError(expected)
     try:
         crontab.from_string(text)
     except (ParseException, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{text!r} is neither an interval (such as 30m, 6h or 7d) nor a cron expression of five fields, such as "
-            f"'0 3 * * *': {error}"
-        ) from None
+        raise ValueError(f"{expected}: {error}") from None
     return text
 
 

@@ -71,6 +71,7 @@ def test_a_change_names_no_field_that_another_operator_changed_at_the_same_time(
         ({"delay": -1}, "delay: Input should be greater than or equal to 0"),
         ({"max_pages": "many"}, "max_pages: Input should be a valid integer"),
         ({"schedule": "61 * * * *"}, "schedule: '61 * * * *' is neither an interval"),
+        ({"schedule": "daily"}, "cron expression of five fields, such as '0 3 * * *'"),
         ({"schedule": "0s"}, "schedule: '0s': an interval is 1 s at least"),
         ({"pages": 3}, "pages: unknown field; the fields are name, state"),
         ({"exclude": ["private"]}, "exclude.0: 'private': a pattern begins with '/'"),
