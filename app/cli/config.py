@@ -42,7 +42,9 @@ def show(as_json: AsJson = False) -> None:
     if as_json:
         print_json(map(asdict, settings))
         return
-    table = Table("variable", "value", "meaning", caption="* given by the environment", caption_justify="left")
+    table = Table(caption="* given by the environment", caption_justify="left")
+    for column in ("variable", "value", "meaning"):
+        table.add_column(column, overflow="fold")  # By default rich cuts a word that is wider than its column.
     for setting in settings:
         name = f"{setting.variable} *" if setting.given else setting.variable
         # In a plain string rich would read `[...]` as markup, and `:key:` as an emoji.

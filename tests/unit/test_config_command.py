@@ -85,6 +85,14 @@ def test_a_value_is_printed_as_it_is_also_if_it_looks_like_markup() -> None:
         assert "Bot :key: [bold]x" in invoked("config", "show")
 
 
+def test_no_name_and_no_value_is_cut_in_a_narrow_terminal() -> None:
+    with as_process_with({"STORE_URL": f"file:///{'folder/' * 20}end", "COLUMNS": "60"}):
+        printed = invoked("config", "show")
+    columns = [line.split("│") for line in printed.splitlines() if line.count("│") == 4]
+    assert "folder/" * 20 + "end" in "".join(line[2].strip() for line in columns)
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in "".join(line[1].strip() for line in columns)
+
+
 def test_json_tells_what_the_environment_gave() -> None:
     with as_process_with({"HOST_DELAY": "2.5", "ALLOW_PRIVATE_HOSTS": "a.example, 10.0.0.0/8"}):
         found = {setting["variable"]: setting for setting in json.loads(invoked("config", "show", "--json"))}
