@@ -36,7 +36,7 @@ def make_accounts(settings: Settings, directory: Path, *, prefix: str = "perenni
         raise ServicesError(
             "accounts are made by the management API: set BROKER_API_URL, with an administrator's account"
         )
-    make_directory(directory)
+    make_directory(directory, named_by="--directory")
     # Of a cluster each node makes accounts for all.
     broker, api = (urlsplit(url.partition(";")[0]) for url in (settings.broker, settings.broker_api))
     given, wanted = settings.passwords_of_accounts, accounts(settings)

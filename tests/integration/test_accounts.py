@@ -239,6 +239,8 @@ def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(
         unknown = given.model_copy(update={"account_passwords": SecretStr("wep=p/w")})
         with pytest.raises(ServicesError, match=r"^ACCOUNT_PASSWORDS: wep: expected worker, "):
             make_accounts(unknown, folder, prefix=prefix)
+        with pytest.raises(ServicesError, match=r"^/proc/nowhere cannot be made: .*; name another by --directory$"):
+            make_accounts(settings, Path("/proc/nowhere"), prefix=prefix)
 
 
 def test_the_web_process_acts_for_operators_only_where_the_settings_have_any(
