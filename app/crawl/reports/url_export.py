@@ -36,7 +36,8 @@ MEDIA_TYPES: Final = {Format.JSONL: "application/x-ndjson", Format.CSV: "text/cs
 def export_urls(report: CrawlReport, form: Format, *, reason: str = "") -> Iterator[str]:
     """Return the export of a crawl's URLs in pieces, or only of those with a reason code; raises InvalidMessage."""
     if reason and reason not in report.totals and not is_reason_code(reason):
-        raise InvalidMessage(f"reason {reason!r}: it is no reason code")
+        found = ", ".join(report.totals)
+        raise InvalidMessage(f"reason {reason!r}: unknown reason code; this crawl has {found or 'none'}")
     rows = report.rows(reason)
     if form is Format.JSONL:
         return _pieces(f"{json.dumps(row)}\n" for row in rows)
