@@ -107,6 +107,10 @@ def _watch(domain: str, *, former: str = "", pages: int = 0, quiet: bool) -> Non
 def _show_status(domain: str, as_json: bool) -> None:
     found = status_of(domain)
     print_result(asdict(found), str(found), as_json=as_json)
+    # A mistyped domain, or one without its port, would look like a site that has nothing to report.
+    if found.crawl_id is None and found.pack is None and found.timer is None and not (found.reasons or as_json):
+        failed = f"`perennial dead list --domain {domain}` lists what failed"
+        typer.echo(f"perennial: there is no crawl, timer or pack of {domain}; {failed}", err=True)
 
 
 def _with_scheme(url: str) -> tuple[str, str]:

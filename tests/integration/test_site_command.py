@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
@@ -99,6 +100,22 @@ def test_index_without_a_scheme_says_that_the_address_of_the_host_is_not_allowed
     expected = f"{site.domain} has the address 127.0.0.1, which is not public; ALLOW_PRIVATE_HOSTS can allow it"
     assert f"posted ({expected}; https is assumed)" in printed
     assert [message["url"] for message in posted] == [f"https://{site.domain}/"]
+
+
+def test_status_says_that_a_domain_has_no_crawl_no_timer_and_no_pack(
+    posted: list[dict[str, Any]], redis_url: str
+) -> None:
+    unknown = CliRunner().invoke(command.cli, ["status", "b.gov"])
+    assert (unknown.exit_code, unknown.stdout) == (
+        0,
+        "b.gov: 0 pages seen, 0 messages open, 0 dead; no timer; no pack\n",
+    )
+    assert unknown.stderr == (
+        "perennial: there is no crawl, timer or pack of b.gov; `perennial dead list --domain b.gov` lists what failed\n"
+    )
+    Timers(get_redis(redis_url)).start("b.gov", timeout=60, callback=full_pack("b.gov"))
+    assert CliRunner().invoke(command.cli, ["status", "b.gov"]).stderr == ""
+    assert posted == []
 
 
 def test_status_of_an_overdue_timer_shows_no_negative_seconds(posted: list[dict[str, Any]], redis_url: str) -> None:
