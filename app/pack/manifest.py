@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any, Final, TypedDict
 
 from app.broker.errors import InvalidMessage
-from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
+from app.errors import PackCorrupt, PackNotFound
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, announcement_key, manifest_key
-from app.storage.reading import read_objects
+from app.storage.reading import get_if_present, read_objects
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -118,10 +118,9 @@ def check_domain(domain: str) -> str:
 
 def read_manifest(store: ObjectStore, domain: str) -> Manifest:
     """Return the manifest of a domain's pack; raises PackNotFound, PackCorrupt, InvalidMessage (domain), StoreError."""
-    try:
-        stored = store.get(manifest_key(check_domain(domain)))
-    except ObjectNotFound as error:
-        raise PackNotFound(f"{domain} has no pack") from error
+    stored = get_if_present(store, manifest_key(check_domain(domain)))
+    if stored is None:
+        raise PackNotFound(f"{domain} has no pack")
     return Manifest.from_json(stored.data, domain=domain)
 
 
@@ -143,10 +142,8 @@ def list_manifests(store: ObjectStore) -> list[Manifest]:
 
 def is_announced(store: ObjectStore, domain: str, sha256: str) -> bool:
     """Return whether the `update` event of this version was published, and that was noted; raises StoreError."""
-    try:
-        return store.get(announcement_key(domain)).data == sha256.encode()
-    except ObjectNotFound:
-        return False
+    stored = get_if_present(store, announcement_key(domain))
+    return stored is not None and stored.data == sha256.encode()
 
 
 def note_announced(store: ObjectStore, domain: str, sha256: str) -> None:

@@ -26,6 +26,7 @@ from app.pack.frames import Frame, FrameTable, compressed, sha256
 from app.pack.manifest import ROLLBACK, Manifest, PackDescription, TableLocation, check_domain, read_manifest
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import frames_key, frames_prefix, manifest_key
+from app.storage.reading import get_if_present
 from app.storage.store import ObjectStore, Stat
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,8 @@ class PreviousPack:
 
 def find_previous(store: ObjectStore, domain: str) -> PreviousPack:
     """Return the numbers of the present pack. Without a readable manifest, only its generation is found."""
-    try:
-        stored = store.get(manifest_key(check_domain(domain)))
-    except ObjectNotFound:
+    stored = get_if_present(store, manifest_key(check_domain(domain)))
+    if stored is None:
         return PreviousPack(etag=None, generation=_last_generation(store, domain))
     try:
         manifest = Manifest.from_json(stored.data, domain=domain)

@@ -14,11 +14,11 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from redis import Redis, RedisError
 
 from app.broker.errors import PublishFailed
-from app.errors import ObjectDamaged, ObjectNotFound, StoreError
+from app.errors import ObjectDamaged, StoreError
 from app.redis_state.client import PREFIX
 from app.redis_state.outage import is_outage as is_redis_outage
 from app.storage.outage import is_outage
-from app.storage.reading import Decoder, decoded, read_objects
+from app.storage.reading import Decoder, decoded, get_if_present, read_objects
 from app.storage.store import ObjectStore, StoredObject
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,7 @@ def read_intact(store: ObjectStore, keys: Iterable[str], decode: Decoder[T]) -> 
 
 def read_if_intact(store: ObjectStore, key: str, decode: Decoder[T]) -> T | None:
     """Return what the decoder makes of one object, None for a missing or damaged one."""
-    try:
-        stored = store.get(key)
-    except ObjectNotFound:
-        return None
-    return decoded_if_intact(store, key, stored, decode)
+    return decoded_if_intact(store, key, get_if_present(store, key), decode)
 
 
 def note_damaged(store: ObjectStore, error: ObjectDamaged) -> None:

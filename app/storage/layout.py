@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from app.errors import ObjectDamaged, ObjectNotFound
+from app.errors import ObjectDamaged
 from app.storage.page_parts import (
     Block,
     PageLink,
@@ -26,7 +26,7 @@ from app.storage.page_parts import (
     links_to_json,
     terms_from_json,
 )
-from app.storage.reading import decoded, parsing
+from app.storage.reading import decoded, get_if_present, parsing
 from app.storage.store import ObjectStore, Stat
 
 #: Version of the content of stored pages. The next crawl requests a page of another version again.
@@ -181,11 +181,8 @@ def announcement_key(domain: str) -> str:
 
 def read_content(store: ObjectStore, object_key: str) -> Page | Tombstone | None:
     """Return the stored page or tombstone, or None for a missing object; raises ObjectDamaged, which names it."""
-    try:
-        stored = store.get(object_key)
-    except ObjectNotFound:
-        return None
-    return decoded(object_key, stored, content_of)
+    stored = get_if_present(store, object_key)
+    return decoded(object_key, stored, content_of) if stored else None
 
 
 def may_be_page(store: ObjectStore, object_key: str) -> bool:

@@ -7,7 +7,8 @@ import uuid
 from contextlib import suppress
 from typing import Final
 
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import PreconditionFailed, StoreError
+from app.storage.reading import get_if_present
 from app.storage.store import ObjectStore
 
 #: Object key of the marker.
@@ -23,11 +24,10 @@ def create_marker(store: ObjectStore) -> str:
 
 def read_marker(store: ObjectStore) -> str:
     """Return the store's id, empty without a marker; raises StoreError, also for an invalid marker."""
-    try:
-        data = store.get(MARKER_KEY).data
-    except ObjectNotFound:
+    stored = get_if_present(store, MARKER_KEY)
+    if stored is None:
         return ""
     try:
-        return str(json.loads(data)["id"])
+        return str(json.loads(stored.data)["id"])
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{MARKER_KEY}: not a store's marker: {error!r}: {data[:80]!r}") from error
+        raise StoreError(f"{MARKER_KEY}: not a store's marker: {error!r}: {stored.data[:80]!r}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -18,6 +18,13 @@ T = TypeVar("T")
 Decoder = Callable[[str, bytes], T]
 
 
+def get_if_present(store: ObjectStore, key: str) -> StoredObject | None:
+    """Return the object, or None for a missing one."""
+    with suppress(ObjectNotFound):
+        return store.get(key)
+    return None
+
+
 def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str, StoredObject | None]]:
     """Yield keys with their objects in the order given, None for a missing one, holding few of them in memory.
 
@@ -25,10 +32,7 @@ def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str,
     """
 
     def read(key: str) -> tuple[str, StoredObject | None]:
-        try:
-            return key, store.get(key)
-        except ObjectNotFound:
-            return key, None
+        return key, get_if_present(store, key)
 
     return in_parallel(read, keys, threads=parallel_reads(store))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from app.errors import ObjectNotFound, PreconditionFailed
-from app.storage.reading import in_parallel, parallel_reads
+from app.errors import PreconditionFailed
+from app.storage.reading import get_if_present, in_parallel, parallel_reads
 from app.storage.store import ObjectStore, StoredObject
 
 T = TypeVar("T")
@@ -24,9 +24,7 @@ def update_object(store: ObjectStore, key: str, change: Callable[[StoredObject |
     and PreconditionFailed after ATTEMPTS races.
     """
     for _ in range(ATTEMPTS):
-        stored = None
-        with suppress(ObjectNotFound):
-            stored = store.get(key)
+        stored = get_if_present(store, key)
         value, data = change(stored)
         if data is None:
             return value
