@@ -25,10 +25,7 @@ COLUMNS: Final = (
     *("headings", "subsections", "lang", "title", "description", "text_hash", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
-UPSERT: Final = (
-    f"{INSERT} ON CONFLICT (page_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
-)
-#: Unlike an upsert of a present row, this spends no row id.
+#: Unlike an upsert, the update of a present row spends no row id.
 UPDATE: Final = (
     f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE page_id = ?1"  # noqa: S608 (ours)
 )
@@ -129,7 +126,7 @@ def apply(
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE page_id = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            _write(database, UPSERT, stored, stored.content, lines)
+            _write(database, UPDATE if has_row else INSERT, stored, stored.content, lines)
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
             removed += _delete(database, stored.page_id)
