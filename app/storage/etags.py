@@ -13,7 +13,7 @@ import hashlib
 import os
 import struct
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from app.errors import StoreError
 
@@ -23,8 +23,10 @@ ATTRIBUTE: Final = "user.perennial"
 #: The SHA-256 hash, the modification time in nanoseconds and the size in bytes.
 _VALUE: Final = struct.Struct("<32sqq")
 
-#: ETags that this process computed, by device, inode, modification time and size; their number.
-_computed: dict[tuple[int, int, int, int], str] = {}
+#: Device, inode, modification time and size of a file.
+_Identity: TypeAlias = tuple[int, int, int, int]
+#: ETags that this process computed, and their number.
+_computed: dict[_Identity, str] = {}
 _MAX_COMPUTED: Final = 100_000
 
 
@@ -44,7 +46,7 @@ def note_etag(descriptor: int, etag: str, *, modified: int, size: int) -> None:
 
 def correct_etag(descriptor: int, etag: str, status: os.stat_result) -> None:
     """Replace the kept ETag of an open file with this status if its bytes, just read, have another one."""
-    identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    identity = _identity(status)
     if noted_etag(descriptor, status) not in (None, etag):
         note_etag(descriptor, etag, modified=status.st_mtime_ns, size=status.st_size)
     if _computed.get(identity, etag) != etag:
@@ -67,7 +69,7 @@ def computed_etag(path: str) -> tuple[str, os.stat_result]:
     """
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
-        identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        identity = _identity(status)
         etag = _computed.get(identity)
         if etag is None:
             etag = hashlib.file_digest(file, "sha256").hexdigest()
@@ -78,3 +80,7 @@ def computed_etag(path: str) -> tuple[str, os.stat_result]:
                 _computed.clear()
             _computed[identity] = etag
     return etag, status
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
