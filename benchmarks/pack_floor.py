@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from app.pack import database as db
 from app.pack.frames import hashes_of
-from app.pack.indexes import fill_texts, optimize
+from app.pack.indexes import VISIBLE_INDEXES, fill_texts, optimize
 from app.pack.publish import write_frames
 
 #: Rows by the statement that inserts them.
@@ -45,7 +45,7 @@ def write(rows: Rows, folder: Path) -> Path:
             for insert, each in rows.items():
                 database.executemany(insert, each)
             fill_texts(database)
-            optimize(database, "names", "name_stems", "passages")
+            optimize(database, *VISIBLE_INDEXES)
         path = db.write_compact(database, folder / "compact.sqlite")
     write_frames(path, list(hashes_of(path)), None, 1, lambda *_: None)
     return path

@@ -32,10 +32,11 @@ MAX_DEFINITIONS: Final = 1_000
 #: The words of a name's last part, as they are searched for, with spaces between.
 DefinitionKey: TypeAlias = str
 
-_PAGES: Final = "SELECT id, page_id, path, title, headings, subsections FROM pages WHERE NOT hidden"
+_COLUMNS: Final = "SELECT id, page_id, path, title, headings, subsections"
+_PAGES: Final = f"{_COLUMNS} FROM pages WHERE NOT hidden"
 _PAGE: Final = f"{_PAGES} AND page_id = ?"
 #: Changed rows before and after an update, if they were or are shown.
-_FORMER: Final = "SELECT id, page_id, path, title, headings, subsections FROM former_pages WHERE hidden = 0"
+_FORMER: Final = f"{_COLUMNS} FROM former_pages WHERE hidden = 0"
 _PRESENT: Final = f"{_PAGES} AND id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
 _OF_NAME: Final = """
 SELECT kind, coalesce(nullif(full_name, ''), fragment), page, fragment, called, path

@@ -20,7 +20,7 @@ import Stemmer
 from app import text
 from app.pack import alternates, anchors, derived_columns, groups, repeated_lines, rows, site_values
 from app.pack.definitions import update_definitions, write_definitions
-from app.pack.indexes import IndexWriter, fill_texts, optimize, update_texts, write_words
+from app.pack.indexes import VISIBLE_INDEXES, IndexWriter, fill_texts, optimize, update_texts, write_words
 from app.pack.meta import read_meta, write_meta
 from app.pack.properties import update_properties, write_properties
 from app.pack.row_ids import ranked
@@ -100,7 +100,7 @@ def must_rebuild(database: sqlite3.Connection, changes: int) -> bool:
 
 def merge_indexes(database: sqlite3.Connection) -> None:
     """Write each index as one piece."""
-    optimize(database, "pages_fts", "names", "name_stems", "passages")
+    optimize(database, "pages_fts", *VISIBLE_INDEXES)
     write_meta(database, {"updated": "0"})
 
 

@@ -23,6 +23,9 @@ MAX_WORD_LENGTH: Final = 40
 PASSAGE_WORDS: Final = 60
 MAX_PASSAGES: Final = 4_096
 
+#: The indexes that have no hidden pages.
+VISIBLE_INDEXES: Final = ("names", "name_stems", "passages")
+
 _TEXTS: Final = "title, headings, anchors, description, name_forms, body_forms, body"
 _ALL: Final = f"SELECT id, lang, hidden, {_TEXTS} FROM pages WHERE NOT hidden"  # noqa: S608 (ours)
 _ROW: Final = f"SELECT id, lang, hidden, {_TEXTS} FROM pages WHERE id = ?"  # noqa: S608 (ours)
@@ -33,12 +36,10 @@ SELECT former.url IS NOT NULL, pages.url IS NOT NULL, {", ".join(f"former.{colum
     {", ".join(f"pages.{column}" for column in _COLUMNS)}
 FROM former_pages AS former LEFT JOIN pages USING (id) ORDER BY former.id
 """  # noqa: S608 (ours)
-_INSERT_TEXTS: Final = f"INSERT INTO pages_fts (rowid, {_TEXTS}) VALUES (?{', ?' * 7})"  # noqa: S608 (ours)
 _FILL_TEXTS: Final = f"""
 INSERT INTO pages_fts (rowid, {_TEXTS}) SELECT id, {", ".join(f"indexed({name})" for name in _TEXTS.split(", "))}
 FROM pages ORDER BY id
 """  # noqa: S608 (ours)
-_DELETE_TEXTS: Final = f"INSERT INTO pages_fts (pages_fts, rowid, {_TEXTS}) VALUES ('delete', ?{', ?' * 7})"  # noqa: S608
 
 _VOCABULARY: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, col)"
 _IS_NO_FORM: Final = "col NOT IN ('name_forms', 'body_forms')"
@@ -86,19 +87,20 @@ class _Index(NamedTuple):
     insert: str
     delete: str
 
+    @classmethod
+    def of(cls, table: str, columns: str) -> _Index:
+        """Return the statements for a contentless table with these columns, as in a list of SQL."""
+        marks = ", ?" * (columns.count(",") + 1)
+        return cls(
+            f"INSERT INTO {table} (rowid, {columns}) VALUES (?{marks})",  # noqa: S608 (ours)
+            f"INSERT INTO {table} ({table}, rowid, {columns}) VALUES ('delete', ?{marks})",  # noqa: S608 (ours)
+        )
 
-_NAMES: Final = _Index(
-    "INSERT INTO names (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
-    "INSERT INTO names (names, rowid, title, headings, anchors) VALUES ('delete', ?, ?, ?, ?)",
-)
-_STEMS: Final = _Index(
-    "INSERT INTO name_stems (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)",
-    "INSERT INTO name_stems (name_stems, rowid, title, headings, anchors) VALUES ('delete', ?, ?, ?, ?)",
-)
-_PASSAGES: Final = _Index(
-    "INSERT INTO passages (rowid, text) VALUES (?, ?)",
-    "INSERT INTO passages (passages, rowid, text) VALUES ('delete', ?, ?)",
-)
+
+_PAGES: Final = _Index.of("pages_fts", _TEXTS)
+_NAMES: Final = _Index.of("names", "title, headings, anchors")
+_STEMS: Final = _Index.of("name_stems", "title, headings, anchors")
+_PASSAGES: Final = _Index.of("passages", "text")
 
 #: The columns of one row of an index.
 _Texts: TypeAlias = tuple[str, ...]
@@ -127,11 +129,11 @@ class IndexWriter:
 
     def fill(self) -> None:
         """Fill `names`, `name_stems` and `passages` again from all pages that are not hidden."""
-        for table in ("names", "name_stems", "passages"):
+        for table in VISIBLE_INDEXES:
             self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 (ours)
         for row in (IndexedRow(*columns) for columns in self._database.execute(_ALL)):
             self._insert(row.id, self._entries(row))
-        optimize(self._database, "names", "name_stems", "passages")
+        optimize(self._database, *VISIBLE_INDEXES)
 
     def fill_new(self, ranked: Iterable[tuple[int, int, int]]) -> None:
         """Fill them from all pages of a new pack, each with its new id as `row_ids.ranked` yields it.
@@ -146,7 +148,7 @@ class IndexWriter:
             forms = forms_of_all([*variants.words_in(row.description), *words], symbols)
             self._database.execute(_FINISH, (page, shown_as, forms, former))
             self._insert(page, self._entries(row, words))
-        optimize(self._database, "names", "name_stems", "passages")
+        optimize(self._database, *VISIBLE_INDEXES)
 
     def _insert(self, page: int, entries: _Entries | None) -> None:
         if entries:
@@ -220,7 +222,7 @@ def update_texts(database: sqlite3.Connection) -> int:
         if former and present and former[3:] == present[3:]:
             continue
         written += 1
-        for row, write, note in ((former, _DELETE_TEXTS, _NOTE_FORMER), (present, _INSERT_TEXTS, _NOTE_PRESENT)):
+        for row, write, note in ((former, _PAGES.delete, _NOTE_FORMER), (present, _PAGES.insert, _NOTE_PRESENT)):
             if row:
                 *typed, _, _, body = texts = row.texts
                 database.execute(write, (row.id, *texts))
