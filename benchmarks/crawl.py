@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.private_services.service import tail, wait_until
+from app.machine import tail, wait_until
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
 from benchmarks.errors import BenchmarkError

@@ -16,7 +16,7 @@ from psycopg.sql import SQL
 from app.coverart.event_publisher import ArtEventPublisher
 from app.coverart.event_table import connect
 from app.coverart.project import COVER_ART
-from app.private_services.service import wait_until
+from app.machine import wait_until
 from app.processes.procfile import procfile
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_least, at_most, bullets

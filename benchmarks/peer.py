@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from app.crawl.urls import canonical_key
-from app.private_services.service import tail
+from app.machine import tail
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites

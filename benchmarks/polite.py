@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.private_services.service import wait_until
+from app.machine import wait_until
 from benchmarks.figures import FigureTable, MeasuredRow, at_least, at_most, bullets
 from benchmarks.generated_sites import GeneratedSite, SiteForm, serve_generated
 from benchmarks.plots import Plot

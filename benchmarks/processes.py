@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.private_services.service import tail, wait_until
+from app.machine import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from config.settings import ROOT
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import requests
 
+from app.machine import tail, wait_until
 from app.private_services import ports
-from app.private_services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from tests.support.programs import program
 

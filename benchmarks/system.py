@@ -22,8 +22,8 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import ACTIVE_CRAWLS, Progress
 from app.crawl.record.keys import plain_id
 from app.http.api_client import ApiClient
+from app.machine import tail, wait_until
 from app.messages.envelopes import site_message
-from app.private_services.service import tail, wait_until
 from app.processes.procfile import procfile
 from app.redis_state.client import get_redis
 from app.storage.open import create_store

@@ -21,7 +21,7 @@ from typing import Self
 from app import private_services as services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
-from app.private_services.service import locked, tail
+from app.machine import tail, try_lock
 from app.processes import procfile
 from app.processes.supervisor import KILL_WAIT
 from app.storage.open import create_store
@@ -94,7 +94,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     """Hold the demo's folder during the block; raises DemoFailed while another demo holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        if not locked(lock):
+        if not try_lock(lock):
             raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})")
         yield
 

@@ -21,8 +21,8 @@ from pydantic import SecretStr
 
 from app import private_services as private
 from app.errors import ServicesError
+from app.machine import try_lock
 from app.private_services import Urls
-from app.private_services.service import locked
 from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
@@ -99,7 +99,7 @@ def _shared_broker(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
             private.up(settings)
             yield settings
         finally:
-            if locked(users):
+            if try_lock(users):
                 discard(settings)
 
 

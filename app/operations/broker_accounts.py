@@ -14,7 +14,7 @@ from app.broker.errors import ManagementFailed
 from app.errors import FetchError, ServicesError
 from app.http.api_client import ApiClient
 from app.http.response import Response
-from app.private_services.state import make_directory, write_private
+from app.machine import make_directory, write_private
 from app.topology.accounts import Account, accounts, pattern
 from app.topology.queues import events_exchange
 from config.settings import Settings

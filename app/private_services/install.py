@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import ServicesError
-from app.private_services.service import locked, wait_until
+from app.machine import try_lock, wait_until
 
 #: What a user can do instead, for error messages.
 ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers that you have, or run `docker compose up`."
@@ -93,7 +93,7 @@ def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
     # Read permission is enough to lock a folder, so all users of one machine share the lock.
     folder = os.open(policy.parent, os.O_RDONLY)
     try:
-        if not wait_until(lambda: locked(folder), _OTHER_INSTALLATION):
+        if not wait_until(lambda: try_lock(folder), _OTHER_INSTALLATION):
             raise ServicesError(f"another installation has not ended within {_OTHER_INSTALLATION:g} s. {ALTERNATIVES}")
         if not os.path.lexists(policy):
             with tempfile.NamedTemporaryFile("w") as ours:

@@ -10,8 +10,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
+from app.machine import make_directory, try_lock, wait_until
 from app.private_services import install, ports, rabbitmq, redis, state
-from app.private_services.service import Service, locked, wait_until
+from app.private_services.service import Service
 from app.private_services.state import ServicesState, Urls
 from app.storage.open import create_store
 from config.settings import Settings
@@ -152,12 +153,12 @@ def _taken_ports(folder: Path, current: ServicesState, names: Collection[Name]) 
 def _folder(settings: Settings) -> Path:
     if not Path("/proc/self/cwd").exists():
         raise ServicesError(f"private services need Linux. {install.ALTERNATIVES}")
-    return state.make_directory(settings.services_file.parent.resolve())
+    return make_directory(settings.services_file.parent.resolve())
 
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
-        if not wait_until(lambda: locked(file), _LOCK_TIMEOUT):
+        if not wait_until(lambda: try_lock(file), _LOCK_TIMEOUT):
             raise ServicesError(f"another command holds {folder / 'lock'} for {_LOCK_TIMEOUT:.0f} s; is it stuck?")
         yield

@@ -12,9 +12,10 @@ import amqp
 
 from app.errors import FetchError
 from app.http.api_client import ApiClient
+from app.machine import make_directory, write_private
 from app.private_services.ports import is_listening
 from app.private_services.service import Service, environment
-from app.private_services.state import USER, ServicesState, make_directory, write_private
+from app.private_services.state import USER, ServicesState
 
 PORTS = ("amqp", "management", "dist")
 

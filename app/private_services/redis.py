@@ -8,8 +8,9 @@ from pathlib import Path
 
 import redis
 
+from app.machine import make_directory, write_private
 from app.private_services.service import Service, environment
-from app.private_services.state import ServicesState, make_directory, write_private
+from app.private_services.state import ServicesState
 
 PORTS = ("redis",)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from app.errors import ServicesError
+from app.machine import tail, wait_until
 
 #: Environment variable that names the folder of the services that a process belongs to.
 MARK = "PERENNIAL_SERVICES"
@@ -134,31 +132,3 @@ def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
 def reap() -> None:
     """Collect the children of this process that have ended."""
     _children[:] = [child for child in _children if child.poll() is None]
-
-
-def locked(file: IO[Any] | int) -> bool:
-    """Take the lock on an open file or folder if it is free; return whether this process has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def wait_until(condition: Callable[[], bool], timeout: float, *, every: float = 0.05) -> bool:
-    """Check `condition` every `every` seconds for up to `timeout` seconds; return whether it became true."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(every)
-    return True
-
-
-def tail(log: Path, lines: int = 12) -> str:
-    """Return the last `lines` lines of `log`, or an empty string where the file is missing."""
-    try:
-        text = log.read_text(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.private_services.state import write_private
+from app.machine import write_private
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 from honcho.environ import parse_procfile
 
 from app.errors import ServicesError
-from app.private_services.service import locked, wait_until
-from app.private_services.state import make_directory
+from app.machine import make_directory, try_lock, wait_until
 from app.processes import process_states
 from app.processes.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.processes.supervisor import KILL_WAIT, POLL, ProcessSupervisor
@@ -78,7 +77,7 @@ def only_one(data_dir: Path) -> Iterator[list[ProcessState]]:
     """
     make_directory(data_dir)
     with _lock_file(data_dir).open("w") as file:
-        if not locked(file):
+        if not try_lock(file):
             holder = process_states.load(data_dir).supervisor
             raise ServicesError(f"perennial up runs already, as {_named(holder)}")
         # From now on `stop` finds this process.
@@ -97,10 +96,10 @@ def stop(data_dir: Path) -> bool:
     if not _lock_file(data_dir).exists():
         return False
     with _lock_file(data_dir).open("w") as file:
-        if locked(file):
+        if try_lock(file):
             return bool(_stop_leftovers(data_dir))
         deadline, signalled = time.monotonic() + KILL_WAIT + 10, None
-        while not locked(file):
+        while not try_lock(file):
             # Another `perennial down` may hold the lock, or an `up` that has not saved its identity yet. Then the
             # state names a process that has ended, and its id may be that of another one.
             holder = process_states.load(data_dir).supervisor

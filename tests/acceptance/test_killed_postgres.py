@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
 from app.errors import ServicesError
+from app.machine import tail, wait_until
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import event_queue
 from app.private_services import Urls, service
@@ -50,8 +51,8 @@ def pooled(url: str) -> Iterator[str]:
         )
         through = urlsplit(url)._replace(query=f"host={quote(str(folder), safe='')}&port=6432").geturl()
         try:
-            if not service.wait_until(lambda: postgres.answers(through), 30):
-                raise ServicesError(f"pgbouncer did not start; its log ends with:\n{service.tail(folder / 'log')}")
+            if not wait_until(lambda: postgres.answers(through), 30):
+                raise ServicesError(f"pgbouncer did not start; its log ends with:\n{tail(folder / 'log')}")
             yield through
         finally:
             child.terminate()

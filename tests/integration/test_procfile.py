@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from app.errors import ServicesError
-from app.private_services.service import locked
+from app.machine import try_lock
 from app.processes import process_states, procfile
 from app.processes.process_states import ProcessId, ProcessState, UpState, identify
 from config.settings import ROOT
@@ -216,7 +216,7 @@ def test_what_another_up_left_that_was_killed_just_now_is_stopped_too(
 
     def locked_later(file: IO[str]) -> bool:
         process_states.save(tmp_path, UpState(None, (left,)))
-        return locked(file)
+        return try_lock(file)
 
     monkeypatch.setattr(procfile, "locked", locked_later)
     with procfile.only_one(tmp_path) as stopped:

@@ -29,6 +29,7 @@ from app.broker.publishing import Publisher, get_publisher
 from app.broker.rpc.requestor import Requestor
 from app.broker.worker.producer import NotConfirmed
 from app.errors import ServicesError
+from app.machine import wait_until
 from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.broker import Broker
@@ -75,7 +76,7 @@ def pid(settings: Settings, name: str) -> int:
 def kill(settings: Settings, name: str) -> None:
     victim = pid(settings, name)
     os.kill(victim, signal.SIGKILL)
-    assert service.wait_until(lambda: victim not in processes_below(settings.data_dir), 10)
+    assert wait_until(lambda: victim not in processes_below(settings.data_dir), 10)
 
 
 def replace_port_mapper(settings: Settings) -> None:
@@ -85,9 +86,9 @@ def replace_port_mapper(settings: Settings) -> None:
     folder = settings.services_file.parent / "epmd"
     (mapper,) = service.running(folder, {"epmd"})
     os.kill(mapper, signal.SIGKILL)
-    assert service.wait_until(lambda: mapper not in service.running(folder, {"epmd"}), 10)
+    assert wait_until(lambda: mapper not in service.running(folder, {"epmd"}), 10)
     subprocess.run(["epmd", "-daemon"], env=environment, check=True)
-    assert service.wait_until(lambda: bool(service.running(folder, {"epmd"})), 10)
+    assert wait_until(lambda: bool(service.running(folder, {"epmd"})), 10)
 
 
 def processes_below(folder: Path) -> list[int]:
@@ -195,7 +196,7 @@ def test_two_checkouts_run_side_by_side_and_one_goes_without_a_trace(checkout: S
             connection.connect()
     finally:
         down(other)
-    assert service.wait_until(lambda: not processes_below(tmp_path), 5)
+    assert wait_until(lambda: not processes_below(tmp_path), 5)
     assert [each.state for each in status(other)] == ["down", "down"]
     assert status(checkout) == before
 

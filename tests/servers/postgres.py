@@ -25,6 +25,7 @@ import psutil
 import psycopg
 
 from app.errors import ServicesError
+from app.machine import tail, wait_until
 from app.private_services import service
 from config.settings import ROOT
 from tests.support.programs import ensure_postgres, program
@@ -85,7 +86,7 @@ def pause_replay(standby: str) -> None:
         connection.execute("SELECT pg_wal_replay_pause()")
         # Whatever it replays now must be applied first.
         state = "SELECT pg_get_wal_replay_pause_state()"
-        if not service.wait_until(lambda: connection.execute(state).fetchone() == ("paused",), _START_TIMEOUT):
+        if not wait_until(lambda: connection.execute(state).fetchone() == ("paused",), _START_TIMEOUT):
             raise ServicesError("PostgreSQL: the standby did not pause its replay")
 
 
@@ -211,9 +212,9 @@ def _server(programs: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[byt
     )
     url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
     try:
-        service.wait_until(lambda: child.poll() is not None or answers(url), _START_TIMEOUT)
+        wait_until(lambda: child.poll() is not None or answers(url), _START_TIMEOUT)
         if not answers(url):
-            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{service.tail(log)}")
+            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{tail(log)}")
         yield child, url
     finally:
         _stop(child)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import requests
 
+from app.machine import make_directory
 from app.private_services import install, ports, rabbitmq, state
 from app.private_services.service import Service
 from app.private_services.state import ServicesState
@@ -51,7 +52,7 @@ class RabbitCluster:
 
     @staticmethod
     def _folder(folder: Path, number: int) -> Path:
-        return state.make_directory(folder / f"node{number}")
+        return make_directory(folder / f"node{number}")
 
     def _node(self, first: ServicesState, folder: Path, number: int) -> ServicesState:
         taken = [port for each in getattr(self, "_states", []) for port in each.ports.values()]

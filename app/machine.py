@@ -1,0 +1,64 @@
+"""What processes of one machine need: locks on files, files of one owner, a wait for a condition, the end of a log."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from app.errors import ServicesError
+
+
+def try_lock(file: IO[Any] | int) -> bool:
+    """Take the lock on an open file or folder if it is free; return whether this process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], timeout: float, *, every: float = 0.05) -> bool:
+    """Check `condition` every `every` seconds for up to `timeout` seconds; return whether it became true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def tail(log: Path, lines: int = 12) -> str:
+    """Return the last `lines` lines of `log`, or an empty string where the file is missing."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file at `path` by `text` with mode 0600; readers see the old text or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def make_directory(path: Path) -> Path:
+    """Make the folder `path` for its owner only and return it; raises ServicesError where it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ServicesError(f"{path} cannot be made: {error.strerror}; name another by PERENNIAL_DATA_DIR") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ServicesError(f"{path} belongs to another user; name another folder by PERENNIAL_DATA_DIR")
+    return path
