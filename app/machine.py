@@ -53,12 +53,15 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-def make_directory(path: Path) -> Path:
-    """Make the folder `path` for its owner only and return it; raises ServicesError where it cannot be written."""
+def make_directory(path: Path, *, named_by: str = "PERENNIAL_DATA_DIR") -> Path:
+    """Make the folder `path` for its owner only and return it; raises ServicesError where it cannot be written.
+
+    `named_by` is the setting or option that names another folder.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ServicesError(f"{path} cannot be made: {error.strerror}; name another by PERENNIAL_DATA_DIR") from error
+        raise ServicesError(f"{path} cannot be made: {error.strerror}; name another by {named_by}") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ServicesError(f"{path} belongs to another user; name another folder by PERENNIAL_DATA_DIR")
+        raise ServicesError(f"{path} belongs to another user; name another folder by {named_by}")
     return path
