@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -105,6 +105,29 @@ def connected(url: str, *, timeout: float = BROKER_TIMEOUT) -> Iterator[Any]:
         raise BrokerUnreachable(f"broker {broker_name(url)}: {connection_error_text(error)}") from error
     finally:
         connection.collect(socket_timeout=1)
+
+
+def close_answered(connection: Any) -> None:
+    """Close an open kombu connection and wait for the broker's answer; raises one of CONNECTION_ERRORS without it.
+
+    The answer means that the broker has handled all acknowledgements and requeued the other messages.
+    """
+    connection.connection.close()
+
+
+@contextmanager
+def closed_answered(connection: Any) -> Iterator[None]:
+    """Close an open kombu connection after the block as `close_answered` does, also if the block raises."""
+    try:
+        yield
+    except BaseException as error:
+        # Closing without an answer would lose the acknowledgements of messages that were removed already. If it fails,
+        # they may be lost: that is then the error, unless there is one of the connection already.
+        is_reported = isinstance(error, CONNECTION_ERRORS) or not isinstance(error, Exception)
+        with suppress(*CONNECTION_ERRORS if is_reported else ()):
+            close_answered(connection)
+        raise
+    close_answered(connection)
 
 
 def connection_error_text(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .connection import connected
+from .connection import closed_answered, connected
 from .dead_letters.letters import LetterIds
 from .declaring import message_count
 from .delivery import Delivery
@@ -152,11 +152,9 @@ def _publish(
 @contextmanager
 def _reading(broker: str, queue: str) -> Iterator[tuple[Any, int]]:
     """Yield a channel and the number of ready messages. The broker requeues afterwards what was not acknowledged."""
-    with connected(broker) as connection:
+    with connected(broker) as connection, closed_answered(connection):
         channel = connection.channel()
         yield channel, message_count(channel, queue) or 0
-        # The broker's answer means that it handled all acknowledgements and requeued the rest.
-        connection.connection.close()
 
 
 def _messages(channel: Any, queue: str, most: int) -> Iterator[tuple[Waiting, int]]:

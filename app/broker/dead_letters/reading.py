@@ -11,7 +11,7 @@ from typing import Any
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 from kombu import Queue
 
-from ..connection import CONNECTION_ERRORS, connected
+from ..connection import CONNECTION_ERRORS, close_answered, closed_answered, connected
 from ..declaring import message_count, require_missing
 from ..delivery import Delivery
 from ..errors import DeadSetBusy
@@ -39,7 +39,7 @@ def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
         yield lease
         # A connection that broke has ended the lease. What the act did before must still be reported.
         with suppress(*CONNECTION_ERRORS):
-            connection.connection.close()
+            close_answered(connection)
 
 
 class DeadSetLease:
@@ -81,20 +81,10 @@ class DeadSetLease:
         Letters that are not removed keep their order. `ids` gives the letters their ids. At most `first` letters are
         read, and `window` are unacknowledged at a time. To read more than `window`, remove letters on the way.
         """
-        with connected(self._broker) as connection:
+        with connected(self._broker) as connection, closed_answered(connection):
             reader = DeadSetReader(connection, queue or self.name, self.name, ids or LetterIds())
             reader.start(first, window)
-            try:
-                yield reader
-            except BaseException as error:
-                # Closing without an answer would lose the acknowledgements of letters that were removed already. If it
-                # fails, they may be lost: that is then the error, unless there is one of the connection already.
-                is_reported = isinstance(error, CONNECTION_ERRORS) or not isinstance(error, Exception)
-                with suppress(*CONNECTION_ERRORS if is_reported else ()):
-                    connection.connection.close()
-                raise
-            # The broker's answer means that it handled all acknowledgements and requeued the rest.
-            connection.connection.close()
+            yield reader
 
     def depth(self) -> int:
         """Return the number of letters in the documented queue."""
@@ -127,16 +117,14 @@ class DeadSetLease:
 
     def _is_unused(self, queue: str) -> bool:
         """Return whether an exclusive consumer is granted. A killed process may still have one for a moment."""
-        with connected(self._broker) as connection:
+        with connected(self._broker) as connection, closed_answered(connection):
             channel = connection.channel()
             channel.basic_qos(0, 1, False)
-            granted = True
             try:
-                granted = _granted(lambda: channel.basic_consume(queue, callback=lambda _message: None, exclusive=True))
+                return _granted(lambda: channel.basic_consume(queue, callback=lambda _message: None, exclusive=True))
             except NotFound as error:
                 require_missing(queue, error)
-            connection.connection.close()
-            return granted
+                return True
 
 
 class DeadSetReader:

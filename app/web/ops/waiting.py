@@ -121,8 +121,8 @@ def _rows(visit: Visit, queues: list[QueueFigures]) -> list[DelayQueueView]:
     settings, rows = visit.ops.settings, []
     policies = retry_policies(settings)
     for figures in queues:
-        place = DelayQueue.of(figures.name, policies) if figures.ready or figures.unacknowledged else None
-        if place is not None:
+        queue = DelayQueue.of(figures.name, policies) if figures.ready or figures.unacknowledged else None
+        if queue is not None:
             coalesces = is_coalescing(settings, figures.name)
-            rows.append(DelayQueueView(figures, place.delay_ms / 1_000, place.back_to, coalesces))
+            rows.append(DelayQueueView(figures, queue.delay_ms / 1_000, queue.back_to, coalesces))
     return sorted(rows, key=lambda row: (row.seconds, row.figures.name))
