@@ -3,51 +3,29 @@
 from __future__ import annotations
 
 import sqlite3
-from codecs import utf_8_decode
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import meaning, pack_tables, passages, ranking, spelling, suggest, title_match, visible
+from app.search import meaning, passages, ranking, spelling, suggest, title_match, visible
 from app.search.alternates import Alternates
 from app.search.connections import ConnectionPool, check_version
-from app.search.contract import (
-    MAX_HITS,
-    Filters,
-    Hit,
-    PackHits,
-    PackInfo,
-    SearchReply,
-    SearchRequest,
-    Sort,
-    Subsection,
-)
+from app.search.contract import MAX_HITS, Filters, PackHits, PackInfo, SearchReply, SearchRequest, Sort
 from app.search.definitions import Definition, definitions_of
-from app.search.matcher import Matcher
+from app.search.hits import HitBuilder, places_of
 from app.search.pack_tables import cut
 from app.search.prefixes import without_frequent_prefix
 from app.search.promotion import promote, promoted_pages
 from app.search.properties import Properties, multiplied
-from app.search.query import Phrase, Query, parse
+from app.search.query import Query, parse
 from app.search.retrieval import ChooseMatches, RankingScope
 from app.search.score_bound import bounded, score_bound
 from app.search.site_settings import NO_SETTINGS, SearchSettings
-from app.search.snippet import (
-    MAX_SCANNED,
-    Snippet,
-    best_snippet,
-    first_paragraph,
-    matching_lines,
-    phrases_in,
-    snippet_of_section,
-)
 from app.search.stems import stems_in
-from app.search.subsections import best_pdf_page, choose, subsection_with
 from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS
-from app.text.titles import without_site_name
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -60,18 +38,6 @@ _MAX_DIGITS = 15
 
 #: Definitions of a name that are shown first.
 _MAX_DEFINITIONS = 3
-#: Headings of a hit, and characters of each.
-_MAX_HEADINGS, _MAX_HEADING = 10, 300
-#: Addresses of a hit's copies.
-_MAX_COPIES = 10
-#: Bytes of a body: enough for the characters that are scanned, and cut by SQLite without counting characters.
-_BODY_BYTES = 4 * MAX_SCANNED
-_BODY = f"substr(CAST(body AS BLOB), 1, {_BODY_BYTES})"
-#: Columns of a hit. A reply has to stay small, whatever the pack has: the crawl follows URLs of 2,000 characters.
-_HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
-    {cut("description", 10_000)}, {_BODY}, {cut("lang", 35)}, {cut("modified", 10)},
-    {cut("subsections", 100_000)}"""
-
 _NO_FILTERS = Filters()
 
 
@@ -101,6 +67,7 @@ class PackSearcher:
                     self._site_name = meta["site_name"]
                     self._stemmers = tuple(name for name in meta["stemmers"].split() if name in ALGORITHMS.values())
                     self._alternates = Alternates(self._properties, meta["language"])
+                    self._hits = HitBuilder(self.info.domain, self._site_name, self._properties, self._alternates)
                     self._applied = NO_SETTINGS, visible.all_visible(self._properties)
                     self._scope = self._properties.scope(_number(meta["ordered"]))
             except SearchTimeout as error:
@@ -166,15 +133,15 @@ class PackSearcher:
             order: Sequence[int] = list(scores)
             if sort == "date":
                 order = properties.newest_first(order, filters, shown.copies, languages)
-            places = _places(order, defined)
+            places = places_of(order, defined)
             on_page = places[:MAX_HITS][offset : offset + limit]
-            represented = properties.representatives([page for page, _ in on_page], filters, shown.copies, languages)
+            represented = properties.representatives([each.page for each in on_page], filters, shown.copies, languages)
             return PackHits(
                 total=max(ranked.total, len(places)) if ranked.estimated else len(places),
                 estimated=ranked.estimated,
                 reachable=min(len(places), MAX_HITS),
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, on_page, represented, scores, ranked.phrases, shown),
+                hits=self._hits.build(connection, on_page, represented, scores, ranked.phrases, shown),
                 facets=multiplied(properties.facets(counted, filters, shown.copies), ranked.factor),
                 did_you_mean=spelling.did_you_mean(
                     connection, query, ranked, pages=properties.pages, hidden=shown.hidden
@@ -234,62 +201,6 @@ class PackSearcher:
             scores = promote(promoted, scores, bound=bound)
         return ranked, bounded(scores, ranked.phrases, bound=bound), bound
 
-    def _hits(
-        self,
-        connection: sqlite3.Connection,
-        places: Sequence[tuple[int, str | None]],
-        pages: Mapping[int, int],
-        scores: dict[int, float],
-        phrases: tuple[Phrase, ...],
-        shown: VisiblePages,
-    ) -> tuple[Hit, ...]:
-        """Return the hits at these places, given the page that represents the group of each ranked page."""
-        hits, matcher = {}, Matcher(phrases)
-        outlines = {}
-        ranked = {represented: page for page, represented in pages.items()}
-        for row in pack_tables.read_rows(connection, _HIT_COLUMNS, tuple(ranked)):
-            page, url, path, title, headings, description, utf8, lang, modified, named = row
-            utf8 = utf8 or b""
-            # Without the last character, if _BODY has cut it.
-            body = utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
-            others = [each for each in (ranked[page], *shown.copies.get(ranked[page], ())) if each != page]
-            opens_at, listed = choose(named, title=title, matcher=matcher)
-            snippet = _snippet(description, body, title, opens_at, matcher)
-            opens_at = opens_at or best_pdf_page(named, body, matcher)
-            title = without_site_name(title, self._site_name)
-            hits[page] = Hit(
-                url=url,
-                path=path,
-                title=title,
-                snippet=snippet,
-                headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, matcher)[:_MAX_HEADINGS]),
-                lang=lang,
-                score=scores[ranked[page]],
-                domain=self.info.domain,
-                section=self._properties.of("section", page),
-                type=self._properties.of("type", page),
-                modified=modified,
-                opens_at=opens_at,
-                subsections=listed,
-                copies=len(others),
-                copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
-                alternates=self._alternates.others(connection, ranked[page], shown),
-                coverage=_coverage(snippet, title, opens_at, matcher),
-            )
-            outlines[page] = named, headings.partition("\n")[0], body
-        found = []
-        for page, fragment in places:
-            hit = hits[pages[page]]
-            if fragment is not None:
-                named, heading, body = outlines[pages[page]]
-                opens_at = subsection_with(fragment, named)
-                paragraph = first_paragraph(body, opens_at.heading if opens_at else heading, matcher)
-                snippet = paragraph or hit.snippet
-                coverage = _coverage(snippet, hit.title, opens_at, matcher)
-                hit = replace(hit, opens_at=opens_at, snippet=snippet, coverage=coverage)
-            found.append(hit)
-        return tuple(found)
-
 
 def _choice(
     properties: Properties, shown: VisiblePages, filters: Filters, sort: Sort, languages: Sequence[str]
@@ -304,33 +215,6 @@ def _choice(
         return [by_shown[page] for page in passing]
 
     return choose
-
-
-def _snippet(description: str, body: str, title: str, opens_at: Subsection | None, matcher: Matcher) -> Snippet:
-    if opens_at is None:
-        return best_snippet((description, body), matcher, title=title)
-    return snippet_of_section((description, body), opens_at.heading, matcher, title=title)
-
-
-def _coverage(snippet: Snippet, title: str, opens_at: Subsection | None, matcher: Matcher) -> float:
-    shown: set[int] = set()
-    for text in (snippet.text, title, opens_at.heading if opens_at else ""):
-        if len(shown) < matcher.phrases:
-            shown |= phrases_in(text, matcher)
-    return len(shown) / max(1, matcher.phrases)
-
-
-def _places(pages: Sequence[int], defined: Sequence[Definition]) -> list[tuple[int, str | None]]:
-    """Return the places of hits: each page, or instead the sections of it that define the query's name.
-
-    They are page and fragment: an empty one for the whole page, None where the hit may open at any subsection.
-    """
-    fragments: dict[int, list[str | None]] = {}
-    for each in defined:
-        fragments.setdefault(each.page, []).append(each.fragment)
-    if not fragments:
-        return [(page, None) for page in pages]
-    return [(page, fragment) for page in pages for fragment in fragments.get(page, (None,))]
 
 
 def _read_meta(connection: sqlite3.Connection) -> dict[str, str]:
