@@ -14,10 +14,10 @@ from app.search.contract import Hit, Subsection
 from app.search.definitions import Definition
 from app.search.matcher import Matcher
 from app.search.pack_tables import cut
+from app.search.passage_scorer import MAX_SCANNED
 from app.search.properties import Properties
 from app.search.query import Phrase
 from app.search.snippet import (
-    MAX_SCANNED,
     Snippet,
     best_snippet,
     first_paragraph,

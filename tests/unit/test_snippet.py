@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from app.crawl.read.extract.pdf import extract_pdf
 from app.pack.rows import subsections
-from app.search import snippet as module
+from app.search import excerpt, passage_scorer
 from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher
+from app.search.passage_scorer import WIDTH, Passage
 from app.search.query import Phrase, parse
-from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, first_paragraph, matching_lines
+from app.search.snippet import Snippet, best_snippet, first_paragraph, matching_lines
 from app.search.subsections import best_pdf_page
 from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
 from app.storage.page_parts import Block, body_of
@@ -180,7 +181,7 @@ def matches_by_pattern(matcher: Matcher, text: str) -> list[tuple[int, int, int]
     return [(offset(match.start()), offset(match.end()), match.lastindex or 0) for match in found]
 
 
-def passages_of_stretch(text: str, phrases: tuple[Phrase, ...], width: int) -> Iterator[_Passage]:
+def passages_of_stretch(text: str, phrases: tuple[Phrase, ...], width: int) -> Iterator[Passage]:
     """Yield every passage by the definition: each match with the earlier matches that it needs."""
     found = matches_by_pattern(Matcher(phrases), text)
     everywhere = Counter(phrase for _, _, phrase in found)
@@ -190,13 +191,13 @@ def passages_of_stretch(text: str, phrases: tuple[Phrase, ...], width: int) -> I
             first += 1
         held = {phrase for _, _, phrase in found[first : last + 1]}
         rarity = sum(1 / everywhere[phrase] for phrase in everywhere if phrase in held)
-        yield _Passage(found[first][0], end, (len(held), rarity, found[first][0] - end))
+        yield Passage(found[first][0], end, (len(held), rarity, found[first][0] - end))
 
 
-def passages_of_text(text: str, phrases: tuple[Phrase, ...], width: int) -> Iterator[_Passage]:
+def passages_of_text(text: str, phrases: tuple[Phrase, ...], width: int) -> Iterator[Passage]:
     for offset in range(0, len(text), STRETCH):
         found = list(passages_of_stretch(text[offset : offset + STRETCH + width], phrases, width))
-        yield from (_Passage(each.start + offset, each.end + offset, each.score) for each in found)
+        yield from (Passage(each.start + offset, each.end + offset, each.score) for each in found)
         if any(each.score[0] == len(phrases) for each in found):
             return
 
@@ -215,11 +216,12 @@ def test_reading_a_text_in_pieces_gives_the_same_snippet_as_reading_all_of_it(
 ) -> None:
     phrases = parse(typed).phrases
     passages = [(each, text) for text in texts for each in passages_of_text(text, phrases, width)]
-    with patch.multiple(module, _STRETCH=STRETCH, _PIECE=piece, WIDTH=width):
+    pieces = patch.multiple(passage_scorer, _STRETCH=STRETCH, _PIECE=piece, WIDTH=width)
+    with pieces, patch.object(excerpt, "WIDTH", width):
         snippet = best_snippet(texts, Matcher(phrases))
         if passages:
             passage, text = max(passages, key=lambda pair: pair[0].score)
-            assert snippet.text == module._cut(text, passage)
+            assert snippet.text == excerpt.cut_sentences(text, passage)
         else:
             assert not snippet.marks
 

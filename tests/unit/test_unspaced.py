@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from app.crawl.read.extract.contract import collapsed
 from app.search.matcher import Matcher, UnspacedParts
 from app.search.pack_searcher import PackSearcher
+from app.search.passage_scorer import WIDTH
 from app.search.query import parse
-from app.search.snippet import WIDTH, best_snippet
+from app.search.snippet import best_snippet
 from app.search.subsections import choose
 from app.text.words import fold
 from tests.packs import page, searching
