@@ -66,6 +66,16 @@ def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(decla
     assert len(found["confirms"]) == 3
 
 
+def test_queues_that_wait_for_the_store_are_not_reported_as_queues_without_a_worker(declared: Settings) -> None:
+    store_breaker(get_redis(declared.redis)).fail(reason="503 Slow Down")
+    found = results(declared, "work queues", "circuit breakers")
+    assert [(result.status, result.text) for result in found["work queues"]] == [
+        ("warning", "no worker consumes from site.timer, site.tick, orchestrator, orchestrator.requests now"),
+        ("ok", "8 work queue(s) answer"),
+    ]
+    assert [result.status for result in found["circuit breakers"]] == ["problem"]
+
+
 def test_a_missing_topology_is_a_problem_and_the_probes_still_succeed(settings: Settings) -> None:
     found = results(settings, "topology", "confirms", "waiting")
     statuses = {name: {result.status for result in each} for name, each in found.items()}

@@ -220,10 +220,20 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     if silent := ", ".join(states["silent"]):
         remedy = "restart its node, or delete it and run perennial topology apply"
         yield CheckResult("problem", f"no answer from {silent}: {remedy}")
-    if idle := ", ".join(states["idle"]):
+    # Workers do not consume while a service that the messages need is unavailable, which is a problem of its own.
+    paused = _paused_queues(context.settings) if states["idle"] else frozenset()
+    if idle := ", ".join(queue for queue in states["idle"] if queue not in paused):
         yield CheckResult("warning", f"no worker consumes from {idle} now")
     if answering := len(states["idle"]) + len(states["busy"]):
         yield CheckResult("ok", f"{answering} work queue(s) answer")
+
+
+def _paused_queues(settings: Settings) -> frozenset[str]:
+    """Return the queues that wait for an open circuit breaker; none are known while Redis is away."""
+    try:
+        return frozenset(queue for state in breaker_states(settings) if state.seconds_open for queue in state.queues)
+    except RedisError:
+        return frozenset()
 
 
 def _state_of(queue: str, settings: Settings) -> Literal["idle", "busy", "down", "missing", "silent"]:
