@@ -15,10 +15,11 @@ def unreachable_text(service: Literal["RabbitMQ", "Redis"], error: BaseException
         "RabbitMQ": ("BROKER_URL", settings.broker_url),
         "Redis": ("REDIS_URL", settings.redis_url),
     }[service]
+    reason = str(error).removesuffix(".")
     if isinstance(error, AuthenticationError) or "ACCESS_REFUSED" in str(error):
-        return f"{service} refuses the account: {error}. Check user, password and permissions of {variable}"
+        return f"{service} refuses the account: {reason}. Check user, password and permissions of {variable}"
     if url.get_secret_value():
-        return f"{service} does not answer: {str(error).removesuffix('.')}. Check {variable}"
+        return f"{service} does not answer: {reason}. Check {variable}"
     # `perennial up` refuses to run twice, and does not start services that died while it runs.
     start = "`perennial services up`, or with all processes by `perennial up`"
     return f"{service} is not running: start it with {start}, or set {variable}"

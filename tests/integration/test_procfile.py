@@ -111,8 +111,16 @@ def test_output_that_nobody_reads_any_more_leaves_no_process(tmp_path: Path) -> 
     assert "Traceback" not in (tmp_path / "errors").read_text()
 
 
-def test_a_data_folder_that_cannot_be_made_is_an_error_that_says_so() -> None:
+def test_a_data_folder_that_cannot_be_made_or_written_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ServicesError, match="cannot be made"), procfile.only_one(Path("/proc/nowhere")):
+        pass
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # Root may write everywhere but on a read-only disk.
+    read_only = (
+        "cannot be written: it is read-only, or belongs to another user; name another folder by PERENNIAL_DATA_DIR"
+    )
+    with pytest.raises(ServicesError, match=read_only), procfile.only_one(tmp_path):
         pass
 
 
