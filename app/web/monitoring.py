@@ -39,12 +39,12 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         self._requests = self._counter("requests", "Answers, by route and status.", "route", "status")
         self._request_seconds = self._histogram("request_seconds", "From request to the end of the answer.", "route")
-        self._questions = self._counter(
-            "questions", "Calls of the search client, by outcome: ok, or the error's reason.", "kind", "outcome"
+        self._queries = self._counter(
+            "queries", "Calls of the search client, by outcome: ok, or the error's reason.", "kind", "outcome"
         )
         self._search_seconds = self._histogram("search_seconds", "Searches that were answered.")
         self._without_hits = self._counter("searches_without_hits", "Searches without a hit.")
-        self._refusals = self._counter("turned_away", "Requests that no route saw, by problem type.", "fault")
+        self._refused = self._counter("refused_requests", "Requests that no route saw, by problem type.", "problem")
 
     def count_answer(self, route: str, status: int, seconds: float) -> None:
         """Count an answer."""
@@ -53,7 +53,7 @@ class Metrics:
 
     def count_refusal(self, problem: str) -> None:
         """Count a request that the middleware refused."""
-        self._refusals.labels(problem).inc()
+        self._refused.labels(problem).inc()
 
     def count_result(self, result: SearchResult) -> None:
         """Count a search that was answered."""
@@ -72,7 +72,7 @@ class Metrics:
             outcome = error.reason
             raise
         finally:
-            self._questions.labels(kind, outcome).inc()
+            self._queries.labels(kind, outcome).inc()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"perennial_web_{name}", text, labels, registry=self.registry)
@@ -129,7 +129,7 @@ class RoutesCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; without routes, only the client's counters and that there are no routes."""
-        counts = CounterMetricFamily("perennial_router", "Requests to searchers, by outcome.", labels=("count",))
+        counts = CounterMetricFamily("perennial_searcher_requests", "Requests to searchers.", labels=("outcome",))
         for name, count in self._counts().items():
             counts.add_metric((name,), count)
         yield counts
@@ -151,7 +151,7 @@ def route_metrics(routes: Routes, *, now: float) -> Iterator[Metric]:
     yield packs
     missing = sum(route.missing for route in routes.routes)
     yield GaugeMetricFamily("perennial_copies_missing", "Copies of packs still to be placed.", value=missing)
-    yield GaugeMetricFamily("perennial_searchers", "Searchers known.", value=len(routes.searchers))
+    yield GaugeMetricFamily("perennial_searchers", "Searchers that report.", value=len(routes.searchers))
     yield GaugeMetricFamily("perennial_routes_ready", "0 while the orchestrator gathers.", value=int(routes.ready))
     ages = GaugeMetricFamily("perennial_index_age_seconds", "Since a site's index was built.", labels=("domain",))
     age_of = dict.fromkeys((route.domain for route in routes.routes), 0.0)

@@ -267,11 +267,11 @@ def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: 
     for route in ("none", "/ops/sites", "/api/v1/ops/sites"):
         assert values["perennial_web_requests_total", route, "404"] == 1
     assert values["perennial_web_request_seconds_count", "/"] == 1
-    assert values["perennial_web_questions_total", "search", "ok"] == 2
-    assert values["perennial_web_questions_total", "search", "pack-not-found"] == 1
+    assert values["perennial_web_queries_total", "search", "ok"] == 2
+    assert values["perennial_web_queries_total", "search", "pack-not-found"] == 1
     assert values["perennial_web_searches_without_hits_total",] == 1
-    assert values["perennial_web_turned_away_total", "limited"] == 1
-    assert values["perennial_router_total", "sent"] == 3
+    assert values["perennial_web_refused_requests_total", "limited"] == 1
+    assert values["perennial_searcher_requests_total", "sent"] == 3
     assert values["perennial_packs", "placed"] == 1
     assert values["perennial_index_age_seconds", "site.example"] > 0
     assert "words" not in answer.text
