@@ -20,7 +20,7 @@ from config.settings import get_settings
 
 cli = typer.Typer()
 
-_NUMBERS = ("free MB", "of MB", "packs", "loads", "reported", "pages", "version", "MB", "copies", "missing")
+_NUMBERS = ("free MB", "of MB", "packs", "loads", "reported", "pages", "generation", "MB", "copies", "missing")
 
 
 @cli.command()
@@ -58,7 +58,7 @@ def pack_row(route: PackRoute) -> dict[str, object]:
         "pack": route.domain,
         "pages": route.pages,
         "built": route.built_at,
-        "version": route.generation,
+        "generation": route.generation,
         "MB": route.size_mb,
         "copies": route.newest,
         "missing": route.missing,
