@@ -44,7 +44,7 @@ from app.web.ops import (
     waiting,
 )
 from app.web.ops.api_requests import OPS_ERRORS
-from app.web.ops.page_requests import OpsState, trouble
+from app.web.ops.page_requests import OpsState, error_page
 from app.web.paths import is_for_operators, is_ops_page
 from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
@@ -159,7 +159,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
         detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
     if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
-        response = trouble(request, state, kind, detail)
+        response = error_page(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)
     if kind is MethodNotAllowed:

@@ -202,7 +202,7 @@ def anonymous(request: Request, state: OpsState) -> Visit:
     return Visit(request, state, state.context_of(Operator("", Role.READ, Origin.PAGE)))
 
 
-def trouble(request: Request, state: OpsState, error: type[ApplicationError], detail: str) -> Response:
+def error_page(request: Request, state: OpsState, error: type[ApplicationError], detail: str) -> Response:
     """Return the page for an error of a page; without a session, the way to log in."""
     problem = error.problem
     if problem.status == 401 and request.method == "GET":
@@ -212,4 +212,4 @@ def trouble(request: Request, state: OpsState, error: type[ApplicationError], de
     except ApplicationError:
         visit = anonymous(request, state)
     is_act = request.method == "POST"
-    return visit.page("trouble.html", status=problem.status, title=problem.title, detail=detail, is_act=is_act)
+    return visit.page("error.html", status=problem.status, title=problem.title, detail=detail, is_act=is_act)
