@@ -87,14 +87,14 @@ def set_(
 def pause(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Pause a site: its crawls and its schedule."""
     site, crawls = sites.pause(operator_context(), domain, why=why)
-    _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
+    _print_site(site, f"{site.domain} is paused; crawls that are paused now: {len(crawls)}", as_json)
 
 
 @cli.command()
 def resume(domain: Domain, why: Why = "", as_json: AsJson = False) -> None:
     """Resume a paused site and its crawls. A crawl that was due meanwhile starts once."""
     site, crawls = sites.resume(operator_context(), domain, why=why)
-    _print_site(site, f"{site.domain} is active, and {len(crawls)} crawls of it go on", as_json)
+    _print_site(site, f"{site.domain} is active; crawls that go on: {len(crawls)}", as_json)
 
 
 @cli.command()

@@ -50,7 +50,7 @@ def add(ops: OperatorContext, domain: str, fields: Mapping[str, Any], *, why: st
         try:
             add_site(ops.store, site)
         except PreconditionFailed:
-            raise InvalidSite(f"{site.domain} is a site already: change it with `perennial site set`") from None
+            raise InvalidSite(f"{site.domain} is a site already: change its settings") from None
     return site
 
 

@@ -255,13 +255,13 @@ def test_crawls_are_started_paused_resumed_cancelled_and_packed(
     assert "2 known pages 1 indexed" in shown
     assert "pages/s since its start" in shown
     act = f"/ops/sites/{DOMAIN}"
-    assert "1 crawls of a.gov are paused" in text_of(send(client, f"{act}/crawls", state="paused"))
+    assert "Crawls of a.gov that are paused now: 1." in text_of(send(client, f"{act}/crawls", state="paused"))
     assert "Under way: paused" in text_of(client.get(f"/ops/sites/{DOMAIN}"))
     assert "its crawl is paused" in text_of(client.get("/ops/sites"))
     assert "no crawl that is running" in text_of(send(client, f"{act}/crawls", state="paused"))
-    assert "1 crawls of a.gov are running" in text_of(send(client, f"{act}/crawls", state="running"))
+    assert "Crawls of a.gov that are running now: 1." in text_of(send(client, f"{act}/crawls", state="running"))
     assert "state: Field required" in text_of(send(client, f"{act}/crawls"))
-    assert "1 crawls of a.gov are cancelled" in text_of(send(client, f"{act}/crawls", state="cancelled"))
+    assert "Crawls of a.gov that are cancelled now: 1." in text_of(send(client, f"{act}/crawls", state="cancelled"))
     assert "pack_full of a.gov is posted" in text_of(send(client, f"{act}/pack", full="on", force="on"))
     assert "pack_incremental of a.gov" in text_of(send(client, f"{act}/pack"))
     assert send(client, f"{act}/repair").status_code == 200

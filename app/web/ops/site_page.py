@@ -173,7 +173,7 @@ def change_site(ops: Calling, domain: Domain, body: ChangeBody) -> Response:
 def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
     """Pause a site: its crawls and its schedule."""
     site, ids = sites.pause(ops, domain, why=body.why)
-    note = f"{site.domain} is paused, and {len(ids)} crawls of it."
+    note = f"{site.domain} is paused; crawls that are paused now: {len(ids)}."
     return Done(changed_site(site, ids), site_path(site.domain), note)
 
 
@@ -181,7 +181,7 @@ def pause_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
 def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
     """Resume a paused site and its crawls."""
     site, ids = sites.resume(ops, domain, why=body.why)
-    note = f"{site.domain} is active, and {len(ids)} crawls of it go on."
+    note = f"{site.domain} is active; crawls that go on: {len(ids)}."
     return Done(changed_site(site, ids), site_path(site.domain), note)
 
 
@@ -189,7 +189,7 @@ def resume_site(ops: Calling, domain: Domain, body: ActBody) -> Done:
 def change_crawls(ops: Calling, domain: Domain, body: CrawlsBody) -> Done:
     """Pause, resume or cancel the crawls of a site. A cancelled one never goes on."""
     changed = crawls.change_crawls(ops, domain, body.state, why=body.why)
-    note = f"{len(changed.crawls)} crawls of {changed.domain} are {changed.state}."
+    note = f"Crawls of {changed.domain} that are {changed.state} now: {len(changed.crawls)}."
     return Done(changed, site_path(changed.domain), note)
 
 
