@@ -29,7 +29,7 @@ from tests.integration.test_ops_sites import client, operable, search_client
 from tests.integration.test_ops_waiting import QUEUE, let_wait
 from tests.packs import page, publish, write_pack
 from tests.support.broker import Broker
-from tests.support.browser import Tab, tab
+from tests.support.browser import PHONE, Tab, tab
 from tests.support.operators import PASSWORD, operated, with_operators
 from tests.support.waiting import eventually
 
@@ -78,6 +78,16 @@ def test_every_page_fits_its_window_and_axe_finds_nothing(browser: Browser, base
             opened.open(path)
             assert opened.page.inner_text("h1") == heading
             opened.inspect(path)
+        assert opened.faults == []
+
+
+def test_a_long_error_leaves_each_column_of_a_table_readable_on_a_phone(browser: Browser, base: str) -> None:
+    with tab(browser, base, viewport=PHONE) as opened:
+        log_in(opened)
+        opened.open(f"/ops/waiting?queue={QUEUE}")
+        error = opened.page.locator("[aria-label=Messages] td:has-text('answered 503')").first.bounding_box()
+        assert error is not None
+        assert error["width"] > error["height"] / 2
         assert opened.faults == []
 
 

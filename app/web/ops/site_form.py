@@ -20,9 +20,9 @@ FIELDS: Final = tuple(name for name in Site.model_fields if name not in _APART)
 _NEAR_SECRETS: Final = frozenset({"headers", "cookies", "proxy", "proxy_login"})
 #: Fields of a form with one element on each line, and what a line looks like.
 _HINTS: Final = {
-    "headers": "A line for each: Name: name-of-a-secret",
-    "cookies": "A line for each: name: name-of-a-secret",
-    "field_weights": "A line for each: title: 2",
+    "headers": "A line for each: `Name: name-of-a-secret`.",
+    "cookies": "A line for each: `name: name-of-a-secret`.",
+    "field_weights": "A line for each: `title: 2`.",
     "best_bets": "A line of JSON for each.",
 }
 
