@@ -226,7 +226,7 @@ def test_what_another_up_left_that_was_killed_just_now_is_stopped_too(
         process_states.save(tmp_path, UpState(None, (left,)))
         return try_lock(file)
 
-    monkeypatch.setattr(procfile, "locked", locked_later)
+    monkeypatch.setattr(procfile, "try_lock", locked_later)
     with procfile.only_one(tmp_path) as stopped:
         assert stopped == [left]
     assert bystander.wait(10) == -signal.SIGTERM
