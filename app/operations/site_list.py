@@ -76,7 +76,9 @@ def list_page(
     matching = sorted((name for name in names if wanted in name), key=lambda name: (not troubles.get(name), name))
     shown = matching[offset : offset + limit]
     rows = tuple(_row(ops, name, troubles.get(name, ()), is_packed=name in packed) for name in shown)
-    return SitesPage(len(names), len(matching), sum(1 for name in matching if troubles.get(name)), rows)
+    # Rows say more than can be said of all sites at once: one was just found to be damaged.
+    troubled = {name for name in matching if troubles.get(name)} | {row.domain for row in rows if row.troubles}
+    return SitesPage(len(names), len(matching), len(troubled), rows)
 
 
 def part_of_domain(text: str) -> str:

@@ -383,6 +383,15 @@ def test_the_last_crawls_are_compared_and_what_is_not_recorded_is_a_dash(
     assert "its settings cannot be read" in text_of(client.get("/ops/sites"))
 
 
+def test_a_site_that_is_found_damaged_by_the_list_counts_as_in_trouble_at_once(
+    process: Context, client: httpx.Client
+) -> None:
+    add_site(process.store, Site.of("b.gov", {}))
+    process.store.put("sites/c.gov.json", b"{damaged")
+    for _ in range(2):
+        assert "2 sites; 1 in trouble, which comes first." in text_of(client.get("/ops/sites"))
+
+
 def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
     process: Context, policy: CrawlPolicy, client: httpx.Client
 ) -> None:
