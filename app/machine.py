@@ -63,5 +63,6 @@ def make_directory(path: Path, *, named_by: str = "PERENNIAL_DATA_DIR") -> Path:
     except OSError as error:
         raise ServicesError(f"{path} cannot be made: {error.strerror}; name another by {named_by}") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ServicesError(f"{path} belongs to another user; name another folder by {named_by}")
+        reason = "it is read-only, or belongs to another user"
+        raise ServicesError(f"{path} cannot be written: {reason}; name another folder by {named_by}")
     return path

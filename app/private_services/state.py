@@ -76,30 +76,3 @@ def load(directory: Path) -> ServicesState:
 def save(directory: Path, state: ServicesState) -> None:
     """Write `state` to `directory` atomically, readable by its owner only."""
     write_private(directory / "state.json", json.dumps(dataclasses.asdict(state), indent=2) + "\n")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace the file at `path` by `text` with mode 0600; readers see the old text or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def make_directory(path: Path, *, named_by: str = "PERENNIAL_DATA_DIR") -> Path:
-    """Make the folder `path` for its owner only and return it; raises ServicesError where it cannot be written.
-
-    `named_by` is the setting or option that names another folder.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ServicesError(f"{path} cannot be made: {error.strerror}; name another by {named_by}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        reason = "it is read-only, or belongs to another user"
-        raise ServicesError(f"{path} cannot be written: {reason}; name another folder by {named_by}")
-    return path
