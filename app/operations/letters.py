@@ -196,31 +196,20 @@ def redirect_targets(settings: Settings) -> list[str]:
 
 
 def redirect_address(settings: Settings, *, queue: str = "", exchange: str = "", routing_key: str = "") -> Address:
-    """Return the address of a queue, or of an exchange and key.
+    """Return the address of a redirect target, or an exchange and key that this application's topology routes to one.
 
-    Raises InvalidMessage unless exactly one is given, and for one from which no failed letter would return.
+    A dead set that is bound as an alternate exchange does not count: the letter would come back at once. Raises
+    InvalidMessage for any other address, and unless exactly one of both is given.
     """
     if bool(queue) == bool(exchange or routing_key):
         raise InvalidMessage("redirection: give a queue, or an exchange and a routing key")
-    return address_of_queue(settings, queue) if queue else checked_address(settings, exchange, routing_key)
-
-
-def address_of_queue(settings: Settings, queue: str) -> Address:
-    """Return the replay address of a redirect target; raises InvalidMessage, which lists them."""
-    queues = redirect_targets(settings)
-    if queue not in queues:
-        raise InvalidMessage(f"queue {queue[:80]!r}: expected one of {', '.join(queues)}")
-    return retry_policies(settings).by_queue[queue].replay_address(queue, queue)
-
-
-def checked_address(settings: Settings, exchange: str, routing_key: str) -> Address:
-    """Return an address; raises InvalidMessage unless this application's topology routes it to a redirect target.
-
-    A dead set that is bound as an alternate exchange does not count: the letter would come back at once.
-    """
+    targets = redirect_targets(settings)
+    if queue:
+        if queue not in targets:
+            raise InvalidMessage(f"queue {queue[:80]!r}: expected one of {', '.join(targets)}")
+        return retry_policies(settings).by_queue[queue].replay_address(queue, queue)
     topology = declared_topology(all_queues(settings), [events_exchange])
-    queues = {queue for queue, _ in routed_queues(topology, exchange, routing_key)}
-    if queues.isdisjoint(redirect_targets(settings)):
+    if not any(each in targets for each, _ in routed_queues(topology, exchange, routing_key)):
         raise InvalidMessage(
             f"exchange {exchange[:80]!r} with key {routing_key[:80]!r}: no queue for redirections gets such a message; "
             f"exchanges are {', '.join(sorted(topology.exchanges))}"
