@@ -163,6 +163,6 @@ def _snippet(description: str, body: str, title: str, opens_at: Subsection | Non
 def _coverage(snippet: Snippet, title: str, opens_at: Subsection | None, matcher: Matcher) -> float:
     shown: set[int] = set()
     for text in (snippet.text, title, opens_at.heading if opens_at else ""):
-        if len(shown) < matcher.phrases:
+        if len(shown) < matcher.phrase_count:
             shown |= phrases_in(text, matcher)
-    return len(shown) / max(1, matcher.phrases)
+    return len(shown) / max(1, matcher.phrase_count)

@@ -25,8 +25,9 @@ _MAX_ENDING = 4
 class Matcher:
     """Finds phrases in folded text, for one search.
 
-    `phrases` is their number, `longest` the words of the longest one, and `least` the characters of all phrases
-    adjacent. A word of an unspaced script is as many phrases as it has parts, which match inside of words, too.
+    `phrase_count` is their number, `most_words` the words of the longest one, and `adjacent_length` the characters of
+    all phrases adjacent. A word of an unspaced script is as many phrases as it has parts, which match inside of words,
+    too.
     """
 
     def __init__(self, phrases: tuple[Phrase, ...]) -> None:
@@ -40,12 +41,12 @@ class Matcher:
             if separated:
                 self._phrases.append(separated)
             unspaced |= {part: folded[0] for each, folded in alternatives for part in parts_in_text(each)}
-        self.phrases = len(self._phrases) + len(unspaced)
+        self.phrase_count = len(self._phrases) + len(unspaced)
         self._parts = UnspacedParts({part: at for at, part in enumerate(unspaced, len(self._phrases) + 1)})
         alternatives = [*chain.from_iterable(self._phrases)]
-        self.longest = max((len(folded) for _, folded in alternatives), default=1)
+        self.most_words = max((len(folded) for _, folded in alternatives), default=1)
         typed = [word for (_, folded), *_ in self._phrases for word in folded]
-        self.least = len(GAP.join([*typed, *map(self._parts.extent, dict.fromkeys(unspaced.values()))]))
+        self.adjacent_length = len(GAP.join([*typed, *map(self._parts.extent, dict.fromkeys(unspaced.values()))]))
         starts = {word for phrase, folded in alternatives for word in (folded[0], *phrase.stems)}
         # Where `merge` begins, `merg` begins, too.
         shortest = (each for each in starts if not any(each != it and each.startswith(it) for it in starts))
@@ -57,7 +58,7 @@ class Matcher:
     @property
     def best_score(self) -> tuple[int, float, int]:
         """The score that no passage exceeds: all phrases adjacent, in a text that has each of them once."""
-        return self.phrases, self.phrases, -self.least
+        return self.phrase_count, self.phrase_count, -self.adjacent_length
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -102,7 +103,7 @@ class Matcher:
                 at = spaced.find(start, at + 1)
         if len(self._starts) > 1:
             offsets.sort()
-        if self.longest == 1:
+        if self.most_words == 1:
             # Without the pattern, which takes as long to compile as a hundred texts to search.
             return self._words_at(offsets, folded)
         end, found = 0, []

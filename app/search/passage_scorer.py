@@ -44,7 +44,7 @@ def best_passage(text: str, matcher: Matcher, *, first_will_do: bool, outside: l
         passage = densest(until_adjacent(matches, matcher) if first_will_do else list(matches))
         if passage and (best is None or passage.score > best.score):
             best = passage
-        if best and best.score[0] == matcher.phrases:
+        if best and best.score[0] == matcher.phrase_count:
             break
     return best
 
@@ -57,8 +57,8 @@ def _matches(text: str, matcher: Matcher, at: int, end: int) -> Iterator[Match]:
         complete = len(folded)
         if at + complete < end:
             # A phrase may continue after this piece, so its last words are left for the next one.
-            parts = folded.rsplit(maxsplit=matcher.longest)
-            complete = len(parts[0]) if len(parts) > matcher.longest else 0
+            parts = folded.rsplit(maxsplit=matcher.most_words)
+            complete = len(parts[0]) if len(parts) > matcher.most_words else 0
         after = complete
         for start, stop, phrase in matcher.matches(folded):
             if start >= complete:
@@ -92,10 +92,10 @@ def until_adjacent(matches: Iterable[Match], matcher: Matcher) -> list[Match]:
     seen: list[Match] = []
     for match in matches:
         seen.append(match)
-        if len(seen) < matcher.phrases or match[1] - seen[-matcher.phrases][0] != matcher.least:
+        if len(seen) < matcher.phrase_count or match[1] - seen[-matcher.phrase_count][0] != matcher.adjacent_length:
             continue
-        last = seen[-matcher.phrases :]
-        if len({phrase for _, _, phrase in last}) == matcher.phrases:
+        last = seen[-matcher.phrase_count :]
+        if len({phrase for _, _, phrase in last}) == matcher.phrase_count:
             return last
     return seen
 

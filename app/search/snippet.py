@@ -74,7 +74,7 @@ def snippet_of_section(texts: Sequence[str], heading: str, matcher: Matcher, *, 
     if paragraph is None:
         return best_snippet(texts, matcher, title=title)
     found = phrases_in(paragraph.text, matcher) | phrases_in(heading, matcher)
-    if len(found) == matcher.phrases:
+    if len(found) == matcher.phrase_count:
         return paragraph
     best = best_snippet(texts, matcher, title=title)
     return best if len(phrases_in(best.text, matcher)) > len(found) else paragraph

@@ -36,7 +36,7 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     names = names_in(title) if matched else ()
     matched = {at: found for at, found in matched.items() if lines[at][2] not in names}
     most = max(map(len, matched.values()), default=0)
-    if not most or 2 * most < matcher.phrases:
+    if not most or 2 * most < matcher.phrase_count:
         return None, ()
     headings_with = Counter(phrase for found in matched.values() for phrase in found)
     first_with = {lines[at][2]: at for at in sorted(matched, reverse=True) if len(matched[at]) == most}

@@ -117,7 +117,7 @@ def _matching_names(
             lines = [
                 line
                 for line in matching_lines(text, matcher)
-                if len(line) <= _MAX_NAME_LENGTH and len(phrases_in(line, matcher)) == matcher.phrases
+                if len(line) <= _MAX_NAME_LENGTH and len(phrases_in(line, matcher)) == matcher.phrase_count
             ]
             names |= dict.fromkeys(without_numbering(line) for line in lines)
             if lines:  # The headings count only if the title does not have all words.
