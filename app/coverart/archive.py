@@ -308,7 +308,9 @@ class ArchiveResponse:
         if location := self._response.headers.get("location"):
             text = f"redirected to {location}"
         else:
-            text = " ".join((": ".join(filter(None, self._parts)) or self._text).split())
+            # The beginning of a gateway's page is markup; its title says what is wrong.
+            found = ": ".join(filter(None, self._parts)) or self._element("title") or self._text
+            text = " ".join(found.split())
         message = f"{request}: {status}{': ' if text else ''}{masked(text, secrets)[:_QUOTED]}"
         kind = self._kind(status)
         if kind is ArchiveUnavailable and (status == 429 or self._code == "SlowDown"):

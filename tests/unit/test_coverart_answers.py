@@ -29,6 +29,7 @@ pytestmark = pytest.mark.unit
 
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
 GATEWAYS_PAGE = "<style>@media (prefers-color-scheme: dark) {}</style><p>What you look for cannot be retrieved.</p>"
+TITLED_PAGE = "<!doctype html><html lang='en'><head><title>Bad Gateway &amp; more</title></head><p>Sorry</p></html>"
 
 
 def answer(status: int, body: str = "", content_type: str = "text/html", **headers: str) -> Response:
@@ -103,6 +104,7 @@ def test_a_host_whose_domain_may_be_a_suffix_or_is_none_redirects_to_itself_alon
         # A gateway's page may have any words, and a 200 may have an error.
         (answer(503, GATEWAYS_PAGE), ArchiveUnavailable, "503: <style>"),
         (answer(404, GATEWAYS_PAGE), ArchiveError, "404: <style>"),
+        (answer(502, TITLED_PAGE), ArchiveError, "502: Bad Gateway & more"),
         (answer(200, "Log in", "Text/HTML"), ArchiveError, "200: Log in"),
         (answer(200, "<!DOCTYPE html><h1>Hi</h1>", ""), ArchiveError, "200: <!DOCTYPE html><h1>Hi"),
         (s3(200, "InternalError", "Try again."), ArchiveError, "200: InternalError: Try again."),
