@@ -25,6 +25,7 @@ class _Noting(Wire):
     """A wire that reads the status from the first bytes."""
 
     def __init__(self, wire: Wire, note: Callable[[int], None]) -> None:
+        self.connection = wire.connection
         self._wire = wire
         self._tell: Callable[[int], None] | None = note
 
