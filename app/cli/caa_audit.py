@@ -219,8 +219,9 @@ class AuditReport:
             typer.echo(("" if audit.differing else self._json_head) + f"], {summary.removeprefix('{')}")
             return
         number = sum(audit.kinds.values())
-        line = f"{self._run.count_text(self._run.count)} compared: {number:,} finding{'' if number == 1 else 's'}"
-        line += f" in {audit.differing:,} of them" if audit.differing and self._run.count > 1 else ""
+        compared = self._run.count - audit.unread
+        line = f"{self._run.count_text(compared)} compared: {number:,} finding{'' if number == 1 else 's'}"
+        line += f" in {audit.differing:,} of them" if audit.differing and compared > 1 else ""
         line += f"; {audit.unread:,} could not be read" if audit.unread else ""
         if audit.fixes:
             kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(sent.items()))

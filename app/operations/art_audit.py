@@ -36,9 +36,9 @@ class KeptFinding:
 class ArtAudit:
     """How an audit of an archive goes on, or ended. `began` and `ended` are seconds since the epoch.
 
-    `items` were compared, `unread` of them could not be read, and `differing` have findings, whose number by kind is
-    `kinds`. With `fixes`, jobs were enqueued: their number by kind is `enqueued`, and `held_back` images were not
-    deleted. `stopped` is why it did not reach its end, `last` the gid after which another one can continue.
+    Of `items`, `unread` could not be read. The others were compared, and `differing` have findings, whose number by
+    kind is `kinds`. With `fixes`, jobs were enqueued: their number by kind is `enqueued`, and `held_back` images were
+    not deleted. `stopped` is why it did not reach its end, `last` the gid after which another one can continue.
     """
 
     archive: str
