@@ -164,9 +164,11 @@ class FailureHandler:
         decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
             return True
-        why = "its earlier deliveries crashed workers"
-        logger.error("Dead-lettering %s from %s without a run: %s", task, delivery.queue, why, extra=unacked.context)
-        self._begin(decision, self._reporting(unacked, task, "delivery-limit", why))
+        text = "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers"
+        logger.error(text, task, delivery.queue, extra=unacked.context)
+        self._begin(
+            decision, self._reporting(unacked, task, "delivery-limit", "its earlier deliveries crashed workers")
+        )
         return False
 
     def report_outcome(self, task: str, delivery: Delivery, outcome: str, *, reason: str = "", text: str = "") -> None:
