@@ -29,9 +29,9 @@ from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors,
 from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_crawl_url, role_of
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX, get_quick_redis, get_redis
-from app.redis_state.epoch import Epoch
 from app.redis_state.outage import WITHOUT_REDIS, without_redis
 from app.redis_state.outage import is_outage as is_redis_outage
+from app.redis_state.run_id import RedisRunId
 from app.sites.crawl_policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
 from app.storage.damage import DamageNotes, note_damaged
@@ -82,7 +82,7 @@ class Context:
     pages: PageWork
     timers: Timers
     ticks: TickWatch
-    epoch: Epoch
+    run_id: RedisRunId
     store_breaker: CircuitBreaker
 
 
@@ -118,7 +118,7 @@ def context() -> Context:
             pages=PageWork(steps, store, settings),
             timers=Timers(redis),
             ticks=TickWatch(redis),
-            epoch=Epoch(redis),
+            run_id=RedisRunId(redis),
             store_breaker=store_breaker(redis),
         )
         return _contexts.setdefault(pid, made)

@@ -215,14 +215,14 @@ def _republish_after_restart() -> None:
     message.
     """
     process = context()
-    if change := process.epoch.change():
+    if change := process.run_id.change():
         logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
         for each in process.frontier.active() if change == "restarted" else ():
             messages = process.frontier.forget_lost_requests(each.id)
             with trace_of(each.id):
                 process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
         process.publisher.publish([site_message("sweep", process.budgets)])
-        process.epoch.note()
+        process.run_id.note()
     for crawl_id in process.frontier.restored():
         crawl = process.frontier.crawl(crawl_id)
         if crawl is not None and is_due(f"swept:{crawl.domain}", _SWEEP_EVERY):

@@ -64,8 +64,8 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
     """Return the context of this process as in a worker, with the settings of the test."""
     monkeypatch.setattr("tasks.ticks.STALLED", 1)
     with task_context(environment, settings, monkeypatch) as context:
-        assert context.epoch.change()
-        context.epoch.note()
+        assert context.run_id.change()
+        context.run_id.note()
         yield context
 
 

@@ -25,7 +25,7 @@ from app.crawl.record.crawls import latest_crawl
 from app.operations.crawls import set_states
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_raw_redis, get_redis
-from app.redis_state.epoch import EPOCH
+from app.redis_state.run_id import RUN_ID
 from app.storage.folder import FolderStore
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
@@ -252,7 +252,7 @@ def crawl_that_sets_redis_back(world: World, web: Site) -> None:
     for key, dumped in snapshot.items():
         assert dumped is not None
         world.raw_redis.restore(key, 0, dumped)
-    world.redis.set(EPOCH, "the run id of the former process")
+    world.redis.set(RUN_ID, "the run id of the former process")
     world.redis.client_kill_filter(_type="normal", skipme=True)
     world.work()
 

@@ -136,7 +136,7 @@ def test_ticks_schedules_and_sweeps_go_on_for_all_sites_and_an_operator_reads_th
     crawled(process, OTHER, "b2")
     later = damage_all(process, "a2")
     process.redis.flushdb()
-    process.epoch.note()
+    process.run_id.note()
     sweep()
     assert process.frontier.crawl("b2") is not None
     assert process.timers.running(OTHER) is not None
@@ -198,7 +198,7 @@ def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sit
     for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
         crawled(process, domain, crawl_id)
     process.redis.flushdb()
-    process.epoch.note()
+    process.run_id.note()
     get = process.store.get
 
     def failing(key: str) -> StoredObject:

@@ -38,8 +38,8 @@ pytestmark = pytest.mark.integration
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process. No timer fires during a test."""
     with task_context({**environment, "TIMER_TIMEOUT": "600"}, settings, monkeypatch) as context:
-        assert context.epoch.change()
-        context.epoch.note()
+        assert context.run_id.change()
+        context.run_id.note()
         yield context
 
 

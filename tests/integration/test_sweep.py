@@ -151,7 +151,7 @@ def test_a_clients_timer_with_its_own_callback_survives_the_loss_of_redis(
     begin_timer(domain=DOMAIN, timeout=0.05, callback_queue="TIMER", callback_msg={"type": "reset_timer", "timeout": 9})
     process.redis.flushdb()
     assert sweep() == [f"{DOMAIN}: timer started: reset_timer in 0.05 s"]
-    process.epoch.note()
+    process.run_id.note()
     eventually(lambda: tick() is None and broker.depth("site.timer") == 2, "the callback, and the look at the system")
     messages = [json.loads(each.body) for each in broker.take("site.timer")]
     assert {"type": "reset_timer", "domain": DOMAIN, "timeout": 9} in messages

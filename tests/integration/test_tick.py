@@ -18,7 +18,7 @@ from app.celery import app
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host, MessageKind
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.entries import UrlEntry
-from app.redis_state.epoch import EPOCH
+from app.redis_state.run_id import RUN_ID
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
@@ -256,8 +256,8 @@ def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(
     [message] = broker.take("site.pack")
     assert json.loads(message.body) == {"type": "sweep"}
     assert broker.depth("site.index") == 0
-    process.redis.set(EPOCH, "of another server")
-    process.redis.delete(f"{EPOCH}:compared")
+    process.redis.set(RUN_ID, "of another server")
+    process.redis.delete(f"{RUN_ID}:compared")
     tick()
     assert broker.depth("site.index") == 1
 

@@ -9,7 +9,7 @@
 -- next request to the host, pages that share a message, for each page its links up to the first one that the limit
 -- leaves out, and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, unconfirmed, record, the host, its requests in flight, its
--- hold, active crawls, the epoch.
+-- hold, active crawls, the run id of Redis.
 -- ARGV: delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have
 -- admitted, ttl (s), pages that the crawl may have, the crawl's id, names of messages whose unconfirmed pages are
 -- published with commas between them, URLs of a pattern, URLs of a path with several parameters, identical texts in a

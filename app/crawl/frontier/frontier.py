@@ -50,7 +50,7 @@ from app.crawl.record.reasons import Reason
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import SITEMAP, canonical_key, frontier_key, host_of
 from app.redis_state.client import PREFIX, connections_of, load_script
-from app.redis_state.epoch import EPOCH
+from app.redis_state.run_id import RUN_ID
 
 #: Seconds after its last page that Redis keeps a crawl: `status` shows it for a week, and late messages meet its end.
 CRAWL_TTL = 7 * 86_400
@@ -194,7 +194,7 @@ class Frontier(CrawlView):
         """
         key, connections, first = crawl_key(crawl_id), self._connections(), completions[0]
         keys = parts_of(key, "", "pages", "admitted", "retrying", "backlog", "unconfirmed", "record")
-        keys += [*host_keys(host.name), ACTIVE_CRAWLS, EPOCH]
+        keys += [*host_keys(host.name), ACTIVE_CRAWLS, RUN_ID]
         confirmed = ",".join(self._cache.take_confirmed(crawl_id))
         settings = [
             *(host.delay, host.concurrency if host.own else "", 0 if first.state == "x" else ADMISSION),
@@ -388,11 +388,11 @@ class Frontier(CrawlView):
         key = crawl_key(crawl_id)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hmget(key, "seen", "born")  # Before the states: if Redis is lost in between, those are forgotten.
-        pipe.get(EPOCH)
+        pipe.get(RUN_ID)
         pipe.hmget(f"{key}:pages", list(unknown.values()))
-        (seen, born), epoch, states = pipe.execute()
+        (seen, born), run_id, states = pipe.execute()
         found = (name for name, state in zip(unknown.values(), states, strict=True) if state)
-        self._cache.add_seen(crawl_id, found, born=f"{born or ''} {epoch or ''}")
+        self._cache.add_seen(crawl_id, found, born=f"{born or ''} {run_id or ''}")
         fresh = [each for each, state in zip(unknown, states, strict=True) if not state]
         room = 0 if depth > max_depth else max(0, max_pages - int(seen or 0))
         if len(fresh) > room:

@@ -1,0 +1,40 @@
+"""The run id of Redis: which server process holds the keys. Another one may have lost them, or their last writes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from redis import Redis
+
+from app.redis_state.client import PREFIX
+
+#: The run id of the server process that holds the keys.
+RUN_ID = f"{PREFIX}run_id"
+#: The run id for which everything was compared with the store.
+_COMPARED = f"{PREFIX}run_id:compared"
+
+
+class RedisRunId:
+    """Notices that Redis was started, replaced or emptied: its run id is another one, or the key is missing."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    def change(self) -> Literal["", "emptied", "restarted"]:
+        """Return why the run id is new, if it is; until `note` is called, later calls return `restarted`.
+
+        A Redis that was empty has lost no part of what is written since. One that was started again, or replaced by its
+        replica, may lack its last writes. Workers see the new run id before anything is published again: they forget
+        what they had read under the former one.
+        """
+        run_id = str(self._redis.info("server")["run_id"])
+        stored, compared = self._redis.mget(RUN_ID, _COMPARED)
+        if stored != run_id:
+            self._redis.set(RUN_ID, run_id)
+        if compared == run_id:
+            return ""
+        return "restarted" if stored else "emptied"
+
+    def note(self) -> None:
+        """Note that what may be missing since the present run id is published again."""
+        self._redis.set(_COMPARED, self._redis.get(RUN_ID) or "")
