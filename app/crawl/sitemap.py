@@ -88,7 +88,7 @@ class SitemapWork:
             response = request(run, max_bytes=MAX_BYTES)
             result = without_content(response, scope=run.policy.scope, limits=self._steps.limits)
         except FetchError as error:
-            self._steps.host_limits.heed(run.host, error)
+            self._steps.host_limits.pause_after(run.host, error)
             if is_named:
                 raise
             return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True, pauses=is_pause(error))

@@ -148,7 +148,7 @@ class Steps:
             response = replace(response, url=run.target.url)
             return classify(response, scope=run.policy.scope, extractor=self._extractor, limits=self.limits)
         except ServerError as error:
-            self.host_limits.heed(run.host, error)
+            self.host_limits.pause_after(run.host, error)
             raise
 
     def release(self, target: CrawlUrl, kind: MessageKind, error: BaseException) -> None:

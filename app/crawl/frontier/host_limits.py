@@ -43,7 +43,7 @@ class HostRateLimiter:
             seconds, micros = self._redis.time()
             self._redis.hset(key, "last", f"{seconds}.{micros:06}")
 
-    def heed(self, host: Host, error: Exception) -> None:
+    def pause_after(self, host: Host, error: Exception) -> None:
         """Pause the requests to a host if its response demands that by Retry-After."""
         if isinstance(error, RetryAfterError):
             self.pause(host.name, error.retry_after or 0)

@@ -113,7 +113,7 @@ class RobotsCache:
         try:
             text = fetch_robots(robots_txt, getter, ports=self._ports)
         except RobotsUnavailable as error:
-            self._rate_limiter.heed(host, error)
+            self._rate_limiter.pause_after(host, error)
             raise
         finally:
             self._rate_limiter.release(host, requester="robots.txt")
