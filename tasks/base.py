@@ -23,7 +23,7 @@ from app.crawl.page import PageWork
 from app.crawl.policy import PolicyOfDomain
 from app.crawl.record.removed_sites import is_removed
 from app.crawl.recorder import CrawlRecorder
-from app.crawl.steps import Steps
+from app.crawl.url_runs import UrlRuns
 from app.crawl.urls import CRAWL_URL_FIELDS, SITEMAP, CrawlUrl, parse_message_domain
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_crawl_url, role_of
@@ -78,7 +78,7 @@ class Context:
     budgets: Budgets
     frontier: Frontier
     recorder: CrawlRecorder
-    steps: Steps
+    url_runs: UrlRuns
     pages: PageWork
     timers: Timers
     ticks: TickWatch
@@ -103,7 +103,7 @@ def context() -> Context:
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
         recorder = CrawlRecorder(frontier, store, policies)
-        steps = Steps(frontier, recorder, settings=settings, redis=redis, policies=policies)
+        url_runs = UrlRuns(frontier, recorder, settings=settings, redis=redis, policies=policies)
         made = Context(
             settings=settings,
             redis=redis,
@@ -114,8 +114,8 @@ def context() -> Context:
             budgets=budgets(settings),
             frontier=frontier,
             recorder=recorder,
-            steps=steps,
-            pages=PageWork(steps, store, settings),
+            url_runs=url_runs,
+            pages=PageWork(url_runs, store, settings),
             timers=Timers(redis),
             ticks=TickWatch(redis),
             run_id=RedisRunId(redis),

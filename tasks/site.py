@@ -33,7 +33,7 @@ from app.crawl.read.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import complete_dead, entry_of
+from app.crawl.url_runs import complete_dead, entry_of
 from app.crawl.urls import CrawlUrl, Link, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
 from app.messages.crawl_messages import crawl_id_of
@@ -211,7 +211,7 @@ def _fetch(page: CrawlUrl, kind: MessageKind, headers: Mapping[str, Any]) -> Fet
         result = process.pages.fetch_shared(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     except FetchError as error:
         if page.crawl_id:
-            process.steps.release(page, kind, error)
+            process.url_runs.release(page, kind, error)
         raise
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
     if target and not _may_move(page.domain, host_of(target.detail)):

@@ -16,7 +16,7 @@ from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
-from app.crawl.steps import complete_lost
+from app.crawl.url_runs import complete_lost
 from app.crawl.urls import parse_message_domain
 from app.messages.dead_sets import new_export
 from app.messages.envelopes import queue_message, site_message

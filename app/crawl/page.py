@@ -16,8 +16,8 @@ from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork
 from app.crawl.soft_404_check import Soft404CheckWork
-from app.crawl.steps import NO_RESULT, TOO_COMPLEX, Steps, UrlRun
 from app.crawl.traps import error_hash, text_hash
+from app.crawl.url_runs import NO_RESULT, TOO_COMPLEX, UrlRun, UrlRuns
 from app.crawl.urls import SITEMAP, CrawlUrl, Excluded, are_full, links_in_scope
 from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
@@ -43,19 +43,19 @@ MAX_MOVES = 10
 class PageWork:
     """Runs the messages of pages, and of the sitemaps and soft-404 checks among them."""
 
-    def __init__(self, steps: Steps, store: ObjectStore, settings: Settings) -> None:
-        self._steps = steps
+    def __init__(self, url_runs: UrlRuns, store: ObjectStore, settings: Settings) -> None:
+        self._url_runs = url_runs
         self._store = store
-        self.sitemaps = SitemapWork(steps)
-        self.soft_404_check = Soft404CheckWork(steps, settings)
+        self.sitemaps = SitemapWork(url_runs)
+        self.soft_404_check = Soft404CheckWork(url_runs, settings)
         self._single_flight = SingleFlight(get_raw_redis(settings.redis))
 
     def run(self, targets: Sequence[CrawlUrl], *, message_id: str, too_complex: bool = False) -> Completed:
         """Do the work on the URLs of a message unless nothing is left to do, and return the pages to publish next.
 
-        Raises what `Steps.enter` and the store raise, and, for a single page, what `fetch` raises.
+        Raises what `UrlRuns.enter` and the store raise, and, for a single page, what `fetch` raises.
         """
-        runs = self._steps.enter(targets, message_id=message_id)
+        runs = self._url_runs.enter(targets, message_id=message_id)
         has_turn = any(run.entered.fetch for run in runs)
         runs = [self._without_request(run) if run.entered.not_due else run for run in runs]
         is_missing = any(run.entered.fetch and run.entered.not_due for run in runs)
@@ -63,7 +63,7 @@ class PageWork:
         if is_missing and not (has_turn and runs[0].host.delay):
             again = [run.target for run in runs if run.result is NO_RESULT]
             runs = [run for run in runs if run.result is not NO_RESULT]
-            runs = self._steps.enter(again, message_id=message_id, due=True) + runs
+            runs = self._url_runs.enter(again, message_id=message_id, due=True) + runs
         return self._work_and_complete(runs, too_complex=too_complex)
 
     def _work_and_complete(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
@@ -94,7 +94,7 @@ class PageWork:
             return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
         pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
         is_pace = fetched and runs[0].target.role != SITEMAP
-        completed = self._steps.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
+        completed = self._url_runs.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
         admitted = completed.admitted
         if again:  # One message in place of this one.
             admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
@@ -108,7 +108,7 @@ class PageWork:
             yield
         except BaseException as error:
             for run in runs:
-                self._steps.release(run.target, run.kind, error)
+                self._url_runs.release(run.target, run.kind, error)
             raise
 
     def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
@@ -154,9 +154,9 @@ class PageWork:
         """
 
         def get() -> FetchResult:
-            if target.canonical_key in self._steps.policies(target.domain).blocked:
+            if target.canonical_key in self._url_runs.policies(target.domain).blocked:
                 return FetchResult("gone", Reason.BLOCKED)
-            run, limits = self._steps.begin(target), self._steps.host_limits
+            run, limits = self._url_runs.begin(target), self._url_runs.host_limits
             if too_complex:
                 return self._with_known_links(run, TOO_COMPLEX, former)
             wait = limits.reserve(run.host, requester=target.canonical_key)
@@ -184,7 +184,7 @@ class PageWork:
         if not run.rules.allows(target.url):
             return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
-        result = self._steps.request_and_classify(run, headers=former.headers if former and stored else None)
+        result = self._url_runs.request_and_classify(run, headers=former.headers if former and stored else None)
         if former and stored and result.status == NOT_MODIFIED:
             return not_modified(result, stored, former)
         if stored and result.page and to_json(result.page) == data:
@@ -206,7 +206,7 @@ class PageWork:
         if not urls:
             return result
         anchors = [(link.url, link.text) for link in result.links] + [(url, "") for url in urls]
-        links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._steps.limits.links)
+        links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._url_runs.limits.links)
         return replace(result, links=links)
 
     def _stored(self, target: CrawlUrl, former: Former) -> tuple[Page | None, bytes]:
@@ -254,12 +254,12 @@ class PageWork:
         self, target: CrawlUrl, kind: MessageKind, result: FetchResult, *, recorded: bool
     ) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
-        run = replace(self._steps.begin(target), kind=kind, recorded=recorded, result=result)
+        run = replace(self._url_runs.begin(target), kind=kind, recorded=recorded, result=result)
         return self.complete(run)
 
     def complete(self, run: UrlRun) -> Completed:
         """Complete a page's message with what the page leads to."""
-        return self._steps.complete([self._with_links(run)])
+        return self._url_runs.complete([self._with_links(run)])
 
     def _with_links(self, run: UrlRun) -> UrlRun:
         """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`."""
@@ -272,8 +272,8 @@ class PageWork:
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FrontierUrl]()
-        if are_full(links, limit=self._steps.limits.links):  # The pages of further ones have not vanished.
-            self._steps.frontier.note_cut(target.crawl_id)
+        if are_full(links, limit=self._url_runs.limits.links):  # The pages of further ones have not vanished.
+            self._url_runs.frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
             run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
             found += self.soft_404_check.found_at(target)

@@ -12,7 +12,7 @@ from app.crawl.read.cpu_limit import cpu_limit
 from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import TOO_COMPLEX, Steps, UrlRun, request
+from app.crawl.url_runs import TOO_COMPLEX, UrlRun, UrlRuns, request
 from app.crawl.urls import SITEMAP, CrawlUrl, Scope, allows_port, canonical_key, host_of, resolve, robots_url
 from app.errors import FetchError
 from app.http.response import Response
@@ -25,8 +25,8 @@ _NO_SITEMAP = frozenset({404, 410})
 class SitemapWork:
     """The work on sitemaps."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, url_runs: UrlRuns) -> None:
+        self._url_runs = url_runs
 
     def of_robots_txt(self, start: UrlRun) -> UrlRun:
         """Return the run of the robots.txt of a start page, with the sitemaps that it names. It needs no request."""
@@ -42,7 +42,7 @@ class SitemapWork:
         If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
         Of a sitemap that the site may not have, this holds if an earlier crawl has read it.
         """
-        frontier, target, policy, own_id = self._steps.frontier, run.target, run.policy, page_id(run.target.key)
+        frontier, target, policy, own_id = self._url_runs.frontier, run.target, run.policy, page_id(run.target.key)
         if too_complex:
             frontier.note_cut(target.crawl_id)
             return replace(run, result=TOO_COMPLEX)
@@ -86,9 +86,9 @@ class SitemapWork:
             return ReadSitemap(detail=rules.denial(target.url))
         try:
             response = request(run, max_bytes=MAX_BYTES)
-            result = without_content(response, scope=run.policy.scope, limits=self._steps.limits)
+            result = without_content(response, scope=run.policy.scope, limits=self._url_runs.limits)
         except FetchError as error:
-            self._steps.host_limits.pause_after(run.host, error)
+            self._url_runs.host_limits.pause_after(run.host, error)
             if is_named:
                 raise
             return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True, pauses=is_pause(error))
@@ -109,7 +109,7 @@ class SitemapWork:
         return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
 
     def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
-        return tuple(url for url in urls if allows_port(domain, url, self._steps.limits.ports))
+        return tuple(url for url in urls if allows_port(domain, url, self._url_runs.limits.ports))
 
 
 def _with_left_out(detail: str, found: Sequence[str], allowed: Sequence[str]) -> str:

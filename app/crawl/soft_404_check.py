@@ -7,8 +7,8 @@ from dataclasses import replace
 from app.crawl.frontier.values import FrontierUrl
 from app.crawl.read.classify import FetchResult
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import Steps, UrlRun
 from app.crawl.traps import error_hash, soft_404_check_url
+from app.crawl.url_runs import UrlRun, UrlRuns
 from app.crawl.urls import SOFT_404_CHECK, CrawlUrl, canonical_key
 from app.errors import FetchError
 from app.storage.layout import page_id
@@ -18,8 +18,8 @@ from config.settings import Settings
 class Soft404CheckWork:
     """The work on soft-404 checks: enter, fetch, read, note the text of the site's error page, complete."""
 
-    def __init__(self, steps: Steps, settings: Settings) -> None:
-        self._steps = steps
+    def __init__(self, url_runs: UrlRuns, settings: Settings) -> None:
+        self._url_runs = url_runs
         self._is_on = settings.soft_404_check
 
     def found_at(self, start: CrawlUrl) -> tuple[FrontierUrl, ...]:
@@ -40,12 +40,12 @@ class Soft404CheckWork:
         if not run.rules.allows(url):
             return FetchResult("skipped", Reason.SOFT_404_CHECK, run.rules.denial(url))
         try:
-            result = self._steps.request_and_classify(run)
+            result = self._url_runs.request_and_classify(run)
         except FetchError as error:
             return FetchResult("skipped", Reason.SOFT_404_CHECK, str(error))
         page = result.page
         if not page:
             return FetchResult("skipped", Reason.SOFT_404_CHECK, status=result.status)
         if text := error_hash(page.title, page.body, page.path):
-            self._steps.frontier.note_soft_404(run.target.crawl_id, text)
+            self._url_runs.frontier.note_soft_404(run.target.crawl_id, text)
         return FetchResult("skipped", Reason.SOFT_404_CHECK, "the site has soft 404s", status=result.status)

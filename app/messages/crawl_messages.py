@@ -12,7 +12,7 @@ from redis import RedisError
 from app.broker.errors import InvalidMessage
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
-from app.crawl.steps import complete_dead
+from app.crawl.url_runs import complete_dead
 from app.crawl.urls import SITEMAP, SOFT_404_CHECK, CrawlUrl, parse_crawl_url
 from app.redis_state.client import get_quick_redis
 from app.redis_state.outage import is_outage, without_redis

@@ -18,7 +18,7 @@ from app.crawl.read.classify import FetchResult, Limits, classify
 from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
-from app.crawl.steps import complete_dead, complete_lost
+from app.crawl.url_runs import complete_dead, complete_lost
 from app.crawl.urls import CrawlUrl, Link, Scope
 from app.errors import ResourceNotFound
 from app.http.response import Response

@@ -20,7 +20,7 @@ from app.broker.errors import Postpone
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host, host_keys
 from app.crawl.reports.explanation import explain_url
-from app.crawl.steps import complete_dead
+from app.crawl.url_runs import complete_dead
 from app.crawl.urls import CrawlUrl, canonical_key
 from app.errors import ServerError
 from app.pack.manifest import read_manifest
@@ -207,8 +207,8 @@ def test_a_page_that_is_not_due_and_not_stored_is_requested_though_its_host_came
     with patch("app.crawl.page.time.time", return_value=time.time() + 100):
         crawl(process, site, "two")
     declare(delay=0.05)
-    steps = process.steps
-    with patch.object(steps, "policies", SitePolicies(process.store, process.settings)):
+    url_runs = process.url_runs
+    with patch.object(url_runs, "policies", SitePolicies(process.store, process.settings)):
         begun = Crawl("three", site.domain, site.url, datetime.now(UTC), recorded=True)
         process.recorder.begin(begun, timer_timeout=30, callback={}, scheduled=True)
         process.store.delete(content_key(site.domain, page_id(site.at("/amber"))))
@@ -238,7 +238,7 @@ def test_pages_of_a_folder_that_robots_txt_comes_to_forbid_go_and_their_reason_n
     assert packed(process, site, "one") == 4
     site.set("/robots.txt", robots("User-agent: *\n\nDisallow: /deep  # since today"))
     process.redis.delete(f"perennial:robots:{site.url.rstrip('/')}")  # As a day later.
-    process.steps._robots._parsed = ParsedFiles()
+    process.url_runs._robots._parsed = ParsedFiles()
     requests = crawl(process, site, "two")
     assert sorted(request.path for request in requests) == ["/", "/amber", "/cedar"]
     assert packed(process, site, "two") == 3
@@ -278,7 +278,7 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     target = CrawlUrl(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
     process.pages.store(
-        target, process.pages.fetch(process.steps.begin(target))
+        target, process.pages.fetch(process.url_runs.begin(target))
     )  # As by another message, without a new entry.
     site.set("/amber", versioned("/amber"))
     requests = crawl(process, site, "two")
@@ -348,7 +348,7 @@ def test_no_page_has_vanished_from_a_crawl_that_follows_a_part_of_the_links_of_a
 ) -> None:
     crawl(process, site, "one")
     assert packed(process, site, "one") == 4
-    monkeypatch.setattr(process.steps, "limits", replace(process.steps.limits, links=limit))
+    monkeypatch.setattr(process.url_runs, "limits", replace(process.url_runs.limits, links=limit))
     site.set("/", page("Home", "More links", links=["/new", *before, "/amber", "/cedar"]))
     site.set("/new", page("New"))
     crawl(process, site, "two")
@@ -419,7 +419,7 @@ def test_the_next_request_waits_for_the_delays_of_a_redirect_and_of_the_request_
 ) -> None:
     with Site({"/": redirect("/;jsessionid=1"), "/;jsessionid=1": page("Home")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": 9}))
-        process.steps.request_and_classify(process.steps.begin(CrawlUrl(site.url, site.domain, site.url)))
+        process.url_runs.request_and_classify(process.url_runs.begin(CrawlUrl(site.url, site.domain, site.url)))
         assert "/;jsessionid=1" in site.paths()
         assert 9_000 < process.redis.pttl(host_keys(site.domain)[2]) <= 18_000
 
@@ -431,7 +431,7 @@ def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_
     with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": of_site}))
         concurrency = 1 if delay else process.settings.host_concurrency
-        found = process.steps.begin(CrawlUrl(site.url, site.domain, site.url)).host
+        found = process.url_runs.begin(CrawlUrl(site.url, site.domain, site.url)).host
     assert found == Host(site.domain, delay, concurrency)
 
 

@@ -15,7 +15,7 @@ from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
-from app.crawl.steps import complete_dead
+from app.crawl.url_runs import complete_dead
 from app.crawl.urls import CrawlUrl, Link
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json

@@ -11,7 +11,7 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind
 from app.crawl.policy import CrawlPolicy
 from app.crawl.read.classify import FetchResult
-from app.crawl.steps import UrlRun
+from app.crawl.url_runs import UrlRun
 from app.crawl.urls import CrawlUrl
 from tasks.base import Context
 

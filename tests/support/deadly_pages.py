@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from app.celery import app
-from app.crawl import steps
+from app.crawl import url_runs
 from app.crawl.read.classify import FetchResult, classify
 
 __all__ = ["app"]
@@ -18,4 +18,4 @@ def _classify(*args: Any, **kwargs: Any) -> FetchResult:
     return result
 
 
-setattr(steps, classify.__name__, _classify)
+setattr(url_runs, classify.__name__, _classify)

@@ -19,7 +19,7 @@ from app.crawl.read.classify import (
 from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.read.extract.contract import Extractor
 from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.steps import entry_of
+from app.crawl.url_runs import entry_of
 from app.crawl.urls import CrawlUrl, Link, Scope, canonical_key
 from app.errors import ServerError
 from app.http.response import Response, retry_after

@@ -1,4 +1,4 @@
-"""The steps common to pages, sitemaps and soft-404 checks, and the value of a run that the steps extend."""
+"""The runs of the URLs of pages, sitemaps and soft-404 checks: how one begins, requests its URL and is completed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_OTHER_URLS: Final = 5
 #: The result of a URL whose response took its last run more CPU time than a page may. It is not requested again.
 TOO_COMPLEX: Final = FetchResult("skipped", Reason.TOO_COMPLEX, f"it took over {MAX_CPU_SECONDS:g} s of CPU")
 
-#: What a run has before its first steps.
+#: What a run has before it is entered in the frontier.
 _NOT_ENTERED: Final = Entered(fetch=False)
 NO_RESULT: Final = FetchResult("skipped")
 
@@ -72,7 +72,7 @@ class UrlRun:
     beside: Sequence[UrlRun] = ()
 
 
-class Steps:
+class UrlRuns:
     """Begins runs, requests their URLs and completes them; one per process, which owns its HTTP connections."""
 
     def __init__(
