@@ -29,4 +29,5 @@ def application(broker_url: str, *, confirm: bool = True, timeout: float = 60.0)
     app.conf.broker_connection_timeout = timeout
     mail = DelayQueues("mail", timeout_ms=250, retry_max=3)
     install(app, RetryPolicies({"mail": mail}, default=mail), publish_timeout=timeout, confirm=confirm)
-    return app.task(name="post.send")(post)
+    # Not shared: Celery would give the task to applications of other tests.
+    return app.task(name="post.send", shared=False)(post)
