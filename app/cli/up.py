@@ -26,6 +26,7 @@ def up() -> None:
     with procfile.only_one(settings.data_dir) as left:
         for each in left:
             typer.echo(f"stopped {each.name}, which a killed `perennial up` had left running")
+        procfile.require_free_addresses(settings)
         services.up(settings)
         typer.echo(f"search page: http://{settings.web_address}/")
         login = "FLOWER_BASIC_AUTH" if settings.flower_basic_auth.get_secret_value() else settings.flower_login_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from app.machine import make_directory, try_lock, wait_until
 from app.processes import process_states
 from app.processes.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.processes.supervisor import KILL_WAIT, POLL, ProcessSupervisor
+from config.checks import host_and_port
 from config.settings import PROCFILE, Settings, get_settings
 
 #: The process that runs REPLICAS times, so that each copy of a pack has a searcher.
@@ -45,6 +47,17 @@ def left_out(settings: Settings) -> set[str]:
         "eventreader": bool(settings.art_exchanges and settings.art_event_queue_url.get_secret_value()),
     }
     return {name for name, is_needed in needed.items() if not is_needed}
+
+
+def require_free_addresses(settings: Settings) -> None:
+    """Raise ServicesError for an address that a process of the Procfile cannot listen on; it names the setting."""
+    for variable, address in (("WEB_ADDRESS", settings.web_address), ("FLOWER_ADDRESS", settings.flower_address)):
+        host, port = host_and_port(address)
+        try:
+            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ServicesError(f"{variable}={address} cannot be served: {reason}; give another address") from error
 
 
 def run() -> int:

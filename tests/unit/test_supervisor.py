@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from pydantic import SecretStr
 
 from app.coverart.project import COVER_ART, EVENT_ART, settings_of
+from app.errors import ServicesError
 from app.processes.process_states import ProcessId, ProcessState, UpState, identify, load, save
-from app.processes.procfile import left_out
+from app.processes.procfile import left_out, require_free_addresses
 from app.processes.supervisor import RESTARTS, ProcessSupervisor, restart_wait
 from config.settings import Settings
 from tests.support.command import as_process_with, invoked
@@ -76,6 +79,22 @@ def test_status_without_a_domain_shows_the_processes_and_fails_for_one_that_is_d
 
 
 DATABASE = SecretStr("postgresql://127.0.0.1/musicbrainz_db")
+
+
+@pytest.mark.parametrize("variable", ["web_address", "flower_address"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_an_address_at_which_another_program_listens_is_refused_by_the_name_of_its_setting(
+    variable: str, host: str
+) -> None:
+    family = socket.AF_INET6 if "[" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as other:
+        address = f"{host}:{other.getsockname()[1]}"
+        free: dict[str, Any] = {"web_address": "127.0.0.1:0", "flower_address": "127.0.0.1:0"}
+        with pytest.raises(
+            ServicesError, match=f"^{variable.upper()}={re.escape(address)} cannot be served: .* in use"
+        ):
+            require_free_addresses(Settings(**free | {variable: address}))
+        require_free_addresses(Settings(**free))
 
 
 def test_cover_art_event_art_and_the_event_reader_run_only_where_they_have_work() -> None:
