@@ -251,6 +251,8 @@ def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(
     # What is written after a loss of all keys is complete: its pages are not published twice.
     process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
     process.frontier.note_published("c", [FrontierUrl("https://a.gov/", "https://a.gov/", 0)])
+    # A tick at the same time, which has not noted yet that it compares.
+    assert process.run_id.change() == "emptied"
     tick()
     tick()
     [message] = broker.take("site.pack")
