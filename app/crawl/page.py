@@ -23,6 +23,7 @@ from app.errors import FetchError, ObjectNotFound
 from app.redis_state.client import get_raw_redis
 from app.storage.damage import decoded_if_intact
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
+from app.storage.reading import get_if_present
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
@@ -219,12 +220,9 @@ class PageWork:
     def _page(self, target: CrawlUrl) -> tuple[Page | None, bytes]:
         """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
         key = content_key(target.domain, page_id(target.canonical_key))
-        try:
-            stored = self._store.get(key)
-        except ObjectNotFound:
-            return None, b""
+        stored = get_if_present(self._store, key)
         content = decoded_if_intact(self._store, key, stored, content_of)
-        return (content, stored.data) if isinstance(content, Page) else (None, b"")
+        return (content, stored.data) if stored and isinstance(content, Page) else (None, b"")
 
     def store(self, target: CrawlUrl, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.

@@ -27,13 +27,13 @@ from app.broker.errors import (
     error_text,
     error_with_class,
 )
-from app.errors import ObjectNotFound, ResourceNotFound, StoreError
+from app.errors import ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_directory, new_export
 from app.operations.context import OperatorContext
 from app.operations.letters import LetterOrder, carry_out, summary
 from app.operations.stored_times import EpochTime
 from app.storage.damage import read_intact
-from app.storage.reading import parsing
+from app.storage.reading import get_if_present, parsing
 from app.storage.store import StoredObject
 from app.storage.updating import update_object
 
@@ -215,12 +215,11 @@ class LongActs:
 
     def ids(self, ident: str, *, chosen: bool = False) -> dict[str, list[str]]:
         """Return the ids of the letters that are left, or of all chosen ones, by dead set."""
-        try:
-            data = self._store.get(_key(ident, _IDS_PREFIX)).data
-        except ObjectNotFound:
+        stored = get_if_present(self._store, _key(ident, _IDS_PREFIX))
+        if stored is None:
             return {}
-        with parsing("the letters of an act", data):
-            found: dict[str, list[str]] = json.loads(data)["chosen" if chosen else "left"]
+        with parsing("the letters of an act", stored.data):
+            found: dict[str, list[str]] = json.loads(stored.data)["chosen" if chosen else "left"]
         return found
 
     def died_again(self, ident: str) -> int:
@@ -282,10 +281,10 @@ class LongActs:
         return self._stored(act.id)
 
     def _stored(self, ident: str) -> LongAct:
-        try:
-            return _decoded(self._store.get(_key(ident)).data)
-        except ObjectNotFound:
-            raise ResourceNotFound(f"there is no act {ident}") from None
+        stored = get_if_present(self._store, _key(ident))
+        if stored is None:
+            raise ResourceNotFound(f"there is no act {ident}")
+        return _decoded(stored.data)
 
     def _present(self, ids: IdsBySet) -> dict[str, list[str]]:
         """Return those of the ids whose letters are in their dead sets."""

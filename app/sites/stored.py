@@ -13,7 +13,7 @@ from app.crawl.record.keys import checked_domain
 from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
 from app.sites.site import Site
 from app.storage.damage import decoded_if_intact, read_if_intact, read_intact
-from app.storage.reading import decoded, parsing
+from app.storage.reading import decoded, get_if_present, parsing
 from app.storage.store import ObjectStore, StoredObject
 from app.storage.updating import update_object
 
@@ -46,9 +46,8 @@ def read_site(store: ObjectStore, domain: str) -> Site | None:
     A damaged one raises ObjectDamaged: without it, pages would be requested that its site forbids.
     """
     key = site_key(domain)
-    with suppress(ObjectNotFound):
-        return decoded(key, store.get(key), _parsed)
-    return None
+    stored = get_if_present(store, key)
+    return decoded(key, stored, _parsed) if stored else None
 
 
 def readable_site(store: ObjectStore, domain: str) -> Site | None:
