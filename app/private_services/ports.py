@@ -16,14 +16,11 @@ RESERVED = frozenset({25_672, 25_673})
 
 def is_free(port: int) -> bool:
     """Return whether `port` can be listened on at 127.0.0.1."""
-    with socket.socket() as listener:
-        # As servers do: connections in TIME_WAIT must not make a port look used.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-            listener.listen(1)
-        except OSError:
-            return False
+    try:
+        # With SO_REUSEADDR, as servers have it: connections in TIME_WAIT must not make a port look used.
+        socket.create_server(("127.0.0.1", port), backlog=1).close()
+    except OSError:
+        return False
     return True
 
 
