@@ -132,6 +132,8 @@ def about_task(record: logging.LogRecord | None) -> dict[str, Any]:
     if "domain" not in about and "url" in about:
         with suppress(ValueError):  # The task refuses an invalid URL.
             about["domain"] = urlsplit(str(about["url"])).netloc.rpartition("@")[2].lower()
+    if message.get("more"):  # Its lines may be about any of its pages.
+        about.pop("url", None)
     if name in BEGINS_CRAWL:
         about.setdefault("crawl_id", ident)
     return {name: value for name, value in about.items() if value}

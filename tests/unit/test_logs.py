@@ -66,6 +66,10 @@ def test_a_line_of_the_main_process_names_the_message_that_it_is_about() -> None
     line = json.loads(formatted(JSON, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"}))
     assert line | begins | {"crawl_id": "c1", "domain": "site.example"} == line
     assert line["url"] == f"https://{MASK}@Site.example/"
+    shared = {"url": "https://site.example/a", "more": [{"url": "https://site.example/b"}]}
+    line = json.loads(formatted(JSON, "retry", task="site.page", task_kwargs=shared))
+    assert line["domain"] == "site.example"
+    assert "url" not in line
     text = formatted(TEXT, "retry", **begins, task_kwargs={"url": "https://kim@Site.example/"})
     assert text.endswith("task_id=c1 task=site.index_and_crawl attempt=2 domain=site.example crawl_id=c1")
 
