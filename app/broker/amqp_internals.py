@@ -20,6 +20,7 @@ import lzma
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from struct import pack, unpack_from
 from types import MappingProxyType
 from typing import Any
@@ -41,9 +42,6 @@ MAX_BODY = 16 * 1024 * 1024
 _SLOW_CHARSETS = ("punycode", "idna")
 
 _TABLE, _ARRAY, _TIMESTAMP = b"FAT"
-
-#: The type of a signed integer of 64 bits in RabbitMQ's errata to AMQP 0-9-1.
-_LONG_LONG = b"l"
 
 _original_read_item: Callable[..., Any] = serialization._read_item
 _original_write_item: Callable[..., None] = serialization._write_item
@@ -158,14 +156,24 @@ def encode_properties(message: Any) -> int:
 def read_item(buffer: bytes, offset: int) -> tuple[Any, int]:
     """Return one value of a table, and the offset behind it (AMQP 0-9-1, 4.2.5.5, with RabbitMQ's errata)."""
     kind = buffer[offset]
+    if kind not in (_TABLE, _ARRAY):
+        try:
+            return _original_read_item(buffer, offset)  # type: ignore[no-any-return]
+        except (ValueError, OverflowError, OSError):
+            if kind != _TIMESTAMP:
+                raise
+            return LateTimestamp(unpack_from(">Q", buffer, offset + 1)[0]), offset + 9
+    depth = getattr(_nesting, "depth", 0)
+    if depth >= MAX_DEPTH:
+        end = offset + 5 + unpack_from(">I", buffer, offset + 1)[0]
+        return NestedTooDeep(buffer[offset:end]), end
+    _nesting.depth = depth + 1
     try:
-        if kind in (_TABLE, _ARRAY):
-            return _read_nested(buffer, offset)
-        return _original_read_item(buffer, offset)  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, OSError):
-        if kind != _TIMESTAMP:
-            raise
-        return LateTimestamp(unpack_from(">Q", buffer, offset + 1)[0]), offset + 9
+        # py-amqp reads each value of the table or array by this function again.
+        value, end = _original_read_item(buffer, offset)
+    finally:
+        _nesting.depth = depth
+    return (_with_readable_names(value) if isinstance(value, dict) else value), end
 
 
 def write_item(value: Any, write: Callable[[bytes], Any], bits: Any) -> None:
@@ -179,7 +187,8 @@ def write_item(value: Any, write: Callable[[bytes], Any], bits: Any) -> None:
     elif isinstance(value, LateTimestamp):
         write(b"T" + value.to_bytes(8))
     elif isinstance(value, int) and abs(value) >= 2**31:
-        write(pack(">cq", _LONG_LONG, value))
+        # The type of a signed integer of 64 bits in RabbitMQ's errata to AMQP 0-9-1.
+        write(pack(">cq", b"l", value))
     else:
         _original_write_item(value, write, bits)
 
@@ -191,8 +200,11 @@ def read_properties(buffer: bytes, offset: int) -> tuple[dict[str, Any], int]:
         _require_whole_characters(properties.values())
     except UnicodeError:
         properties, end = _original_read_properties(_TolerantBuffer(buffer), offset)
-    if charset := properties.get("content_encoding"):
-        properties["content_encoding"] = _harmless_charset(charset)
+    charset = properties.get("content_encoding") or "utf-8"
+    # py-amqp decodes each body by its charset. A text that names none is in place of a slow one.
+    with suppress(LookupError, ValueError):
+        if charset != "utf-8" and codecs.lookup(charset).name in _SLOW_CHARSETS:
+            properties["content_encoding"] = UndecodableText(charset.encode(), f"{charset}, which is not decoded")
     if "application_headers" in properties:
         properties["application_headers"] = _with_readable_names(properties["application_headers"])
     return properties, end
@@ -251,32 +263,9 @@ def _text(raw: bytes) -> str:
         return UndecodableText(raw)
 
 
-def _harmless_charset(name: str) -> str:
-    """Return the name of a charset, or for a slow one a text that names none: py-amqp decodes each body by it."""
-    try:
-        is_slow = name != "utf-8" and codecs.lookup(name).name in _SLOW_CHARSETS
-    except (LookupError, ValueError):
-        return name
-    return UndecodableText(name.encode(), f"{name}, which is not decoded") if is_slow else name
-
-
 def _require_whole_characters(values: Iterable[Any]) -> None:
     """Raise UnicodeError for half a surrogate pair, which passes py-amqp, but can be neither printed nor stored."""
     "".join(each for each in values if isinstance(each, str)).encode()
-
-
-def _read_nested(buffer: bytes, offset: int) -> tuple[Any, int]:
-    """Return a table or an array, whose values py-amqp reads by `read_item` again; one too deep stays encoded."""
-    depth = getattr(_nesting, "depth", 0)
-    if depth >= MAX_DEPTH:
-        end = offset + 5 + unpack_from(">I", buffer, offset + 1)[0]
-        return NestedTooDeep(buffer[offset:end]), end
-    _nesting.depth = depth + 1
-    try:
-        value, end = _original_read_item(buffer, offset)
-    finally:
-        _nesting.depth = depth
-    return (_with_readable_names(value) if isinstance(value, dict) else value), end
 
 
 def _with_readable_names(table: dict[Any, Any]) -> dict[str, Any]:

@@ -81,13 +81,12 @@ def tls_options(url: str) -> TlsOptions:
 
 def broker_name(url: str) -> str:
     """Return a broker's URL for texts: every node, without passwords."""
-    return ";".join(map(_node_name, url.split(";")))
-
-
-def _node_name(url: str) -> str:
-    """Return one node's URL without its password; kombu would escape the colons of an IPv6 address."""
-    text, host = str(maybe_sanitize_url(url)), urlsplit(url).hostname or ""
-    return text.replace(quote(host), f"[{host}]", 1) if ":" in host else text
+    names = []
+    for node in url.split(";"):
+        text, host = str(maybe_sanitize_url(node)), urlsplit(node).hostname or ""
+        # kombu escapes the colons of an IPv6 address.
+        names.append(text.replace(quote(host), f"[{host}]", 1) if ":" in host else text)
+    return ";".join(names)
 
 
 @contextmanager

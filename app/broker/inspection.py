@@ -48,20 +48,20 @@ def inspect_workers(url: str, names: Collection[str] = ()) -> dict[str, WorkerRe
             queues = _replies(mailbox, "active_queues", tasks) if tasks else {}
         except AccessRefused as error:
             raise ControlRefused("this account of the broker may not inspect workers") from error
-    return {name: _reply(found, pools.get(name), queues.get(name)) for name, found in tasks.items()}
+    replies = {}
+    for name, running in tasks.items():
+        stats, consumed = pools.get(name), queues.get(name)
+        measured = stats if isinstance(stats, Mapping) else {}
+        pool = measured.get("pool")
+        replies[name] = WorkerReply(
+            tasks=[each for each in running if isinstance(each, Mapping)] if isinstance(running, list) else [],
+            pool_size=pool.get("max-concurrency") if isinstance(pool, Mapping) else None,
+            prefetch=measured.get("prefetch_count"),
+            queues=sorted(str(each["name"]) for each in consumed) if isinstance(consumed, list) else [],
+        )
+    return replies
 
 
 def _replies(mailbox: Any, command: str, names: Collection[str]) -> dict[str, Any]:
     found = mailbox.call(sorted(names) or None, command, timeout=PATIENCE)
     return {name: reply for each in found for name, reply in each.items()}
-
-
-def _reply(tasks: Any, stats: Any, queues: Any) -> WorkerReply:
-    measured = stats if isinstance(stats, Mapping) else {}
-    pool = measured.get("pool")
-    return WorkerReply(
-        tasks=[each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else [],
-        pool_size=pool.get("max-concurrency") if isinstance(pool, Mapping) else None,
-        prefetch=measured.get("prefetch_count"),
-        queues=sorted(str(each["name"]) for each in queues) if isinstance(queues, list) else [],
-    )

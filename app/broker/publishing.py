@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from amqp.exceptions import AccessRefused, FrameSyntaxError, NotFound, RecoverableConnectionError
@@ -163,8 +164,13 @@ class Publisher:
         """
         to_the_end = len(calls) > 1 or calls[0][1]
         failures: dict[int, Exception] = {}
+        transfers: list[Transfer] = []
         with self._lock:
-            transfers = [self._transfer_of(message) for given, _ in calls for message in given]
+            for message in chain.from_iterable(given for given, _ in calls):
+                transfer = self._failed.pop(id(message), None)
+                if transfer is None or not (transfer.is_open or transfer.answer is Answer.CONFIRMED):
+                    transfer = Transfer(message)
+                transfers.append(transfer)
             for start in range(0, len(transfers), _WINDOW):
                 if to_the_end or not failures:
                     sent = self._send(transfers[start : start + _WINDOW])
@@ -175,10 +181,9 @@ class Publisher:
                     del self._failed[key]
         split, first = [], 0
         for given, _ in calls:
-            positions = range(first, first := first + len(given))
-            split.append(
-                {position - positions.start: failures[position] for position in positions if position in failures}
-            )
+            failed = [position for position in range(len(given)) if first + position in failures]
+            split.append({position: failures[first + position] for position in failed})
+            first += len(given)
         return split
 
     def _send(self, transfers: Sequence[Transfer]) -> dict[int, Exception]:
@@ -196,10 +201,6 @@ class Publisher:
         if self.on_confirmed and len(failures) < len(transfers):
             self.on_confirmed(time.perf_counter() - began)
         return failures
-
-    def _transfer_of(self, message: Outgoing) -> Transfer:
-        former = self._failed.pop(id(message), None)
-        return former if former and (former.is_open or former.answer is Answer.CONFIRMED) else Transfer(message)
 
     def _try(self, transfers: Sequence[Transfer]) -> Exception | None:
         """Send what the present channel has not sent yet, and wait for answers; return the error that ended this."""
