@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -37,15 +37,41 @@ class ShardEntry:
     packed: bytes = b""
 
     def with_letters(self, letters: Sequence[LetterSummary]) -> ShardEntry:
-        """Return the next revision, which has these letters. Their ids have no numbers."""
-        return replace(self, revision=self.revision + 1, count=len(letters), packed=_pack(letters))
+        """Return the next revision, which has these letters. Their ids have no numbers.
+
+        The packed form is compressed JSON: what letters have in common once, then a list of each other field.
+        """
+        causes, labels, rows = dict[str, int](), dict[str, int](), []
+        for letter in letters:
+            common = json.dumps([letter.routing_key, *(getattr(letter.cause, name) for name in _COMMON)])
+            own = json.dumps(dict(letter.labels))
+            position = causes.setdefault(common, len(causes)), labels.setdefault(own, len(labels))
+            rows.append((letter.id, *position, letter.error_message, letter.first_failed_at, letter.failed_at))
+        columns = json.dumps(list(zip(*rows, strict=True)))
+        text = f'{{"causes": [{", ".join(causes)}], "labels": [{", ".join(labels)}], "letters": {columns}}}'
+        packed = zlib.compress(text.encode(), 6)
+        return replace(self, revision=self.revision + 1, count=len(letters), packed=packed)
 
     def letters(self, set_name: str) -> list[LetterSummary]:
         """Return the summaries, whose ids have no numbers. Raises InvalidMessage for a damaged entry."""
         if not self.count:
             return []
         try:
-            return list(_unpack(self.packed, set_name))
+            found: dict[str, Any] = json.loads(zlib.decompress(self.packed))
+            causes = [(key, Cause(**dict(zip(_COMMON, values, strict=True)))) for key, *values in found["causes"]]
+            return [
+                LetterSummary(
+                    id=letter_id,
+                    set=set_name,
+                    cause=causes[cause][1],
+                    error_message=message,
+                    first_failed_at=first_failed_at,
+                    failed_at=failed_at,
+                    routing_key=causes[cause][0],
+                    labels=found["labels"][labels],
+                )
+                for letter_id, cause, labels, message, first_failed_at, failed_at in zip(*found["letters"], strict=True)
+            ]
         except (zlib.error, ValueError, TypeError, KeyError, IndexError) as error:
             raise InvalidMessage(f"damaged index of shard {self.number} of {set_name}: {error!r}") from error
 
@@ -96,34 +122,3 @@ def summary_of(letter: DeadLetter, labels: Labels | None) -> LetterSummary:
         routing_key=letter.routing_key,
         labels=labels(letter) if labels else {},
     )
-
-
-def _pack(letters: Iterable[LetterSummary]) -> bytes:
-    """Return summaries as compressed JSON: what letters have in common once, then a list of each other field."""
-    causes, labels, rows = dict[str, int](), dict[str, int](), []
-    for letter in letters:
-        common = json.dumps([letter.routing_key, *(getattr(letter.cause, name) for name in _COMMON)])
-        own = json.dumps(dict(letter.labels))
-        position = causes.setdefault(common, len(causes)), labels.setdefault(own, len(labels))
-        rows.append((letter.id, *position, letter.error_message, letter.first_failed_at, letter.failed_at))
-    columns = json.dumps(list(zip(*rows, strict=True)))
-    text = f'{{"causes": [{", ".join(causes)}], "labels": [{", ".join(labels)}], "letters": {columns}}}'
-    return zlib.compress(text.encode(), 6)
-
-
-def _unpack(packed: bytes, set_name: str) -> Iterable[LetterSummary]:
-    found: dict[str, Any] = json.loads(zlib.decompress(packed))
-    causes = [(key, Cause(**dict(zip(_COMMON, values, strict=True)))) for key, *values in found["causes"]]
-    all_labels = found["labels"]
-    for letter_id, position, labels, message, first_failed_at, failed_at in zip(*found["letters"], strict=True):
-        key, cause = causes[position]
-        yield LetterSummary(
-            id=letter_id,
-            set=set_name,
-            cause=cause,
-            error_message=message,
-            first_failed_at=first_failed_at,
-            failed_at=failed_at,
-            routing_key=key,
-            labels=all_labels[labels],
-        )

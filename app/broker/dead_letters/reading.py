@@ -159,26 +159,19 @@ class DeadSetReader:
     def deliveries(self) -> Iterator[tuple[Delivery, int]]:
         """Yield the messages with their delivery tags, each as it was before it was moved to a shard."""
         for _ in range(self.depth):
-            message = self._next_message()
-            if message is None:
-                return
-            yield message
+            while not self._arrived:
+                try:
+                    self._connection.drain_events(timeout=_MESSAGE_TIMEOUT)
+                except TimeoutError:
+                    # The messages expired, or another consumer took them after the count.
+                    if not any(message_count(self._channel, self._queue) for _ in range(2)) and not self._arrived:
+                        return
+            message = self._channel.message_to_python(self._arrived.popleft())
+            yield as_before_move(Delivery.of(message, self._set_name)), message.delivery_tag
 
     def remove(self, delivery_tag: int) -> None:
         """Remove a message from the queue."""
         self._channel.basic_ack(delivery_tag)
-
-    def _next_message(self) -> tuple[Delivery, int] | None:
-        """Return the next message with its delivery tag, or None if no more come."""
-        while not self._arrived:
-            try:
-                self._connection.drain_events(timeout=_MESSAGE_TIMEOUT)
-            except TimeoutError:
-                # The messages expired, or another consumer took them after the count.
-                if not any(message_count(self._channel, self._queue) for _ in range(2)) and not self._arrived:
-                    return None
-        message = self._channel.message_to_python(self._arrived.popleft())
-        return as_before_move(Delivery.of(message, self._set_name)), message.delivery_tag
 
 
 def _granted(request: Callable[[], object]) -> bool:

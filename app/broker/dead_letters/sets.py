@@ -247,9 +247,16 @@ class DeadSets:
         Return their ids. Raises InvalidMessage for a letter of an unknown set, or of one too long to compare.
         """
         self._audit.require_writable()
-        exported = list(letters)
-        present = {name: self.only(name)._all_ids(name) for name in _by_set(exported)}
-        restored = []
+        exported, restored = list(letters), []
+        present: dict[str, set[str]] = {}
+        for name in _by_set(exported):
+            with self.only(name)._opened(name) as dead_set:
+                if (depth := dead_set.lease.depth()) > MAX_READ:
+                    raise InvalidMessage(
+                        f"{name} has {depth:,} letters, and only {MAX_READ:,} of them can be compared with those to "
+                        "restore: replay or drop some first"
+                    )
+                present[name] = {letter.id for letter in dead_set.summaries()}
         for letter in exported:
             if letter.id in present[letter.set]:
                 continue
@@ -260,16 +267,6 @@ class DeadSets:
             restored.append(letter.id)
             present[letter.set].add(letter.id)
         return restored
-
-    def _all_ids(self, name: str) -> set[str]:
-        """Return the ids of all letters of a set. Raises InvalidMessage for a set without shards that has too many."""
-        with self._opened(name) as dead_set:
-            if (depth := dead_set.lease.depth()) > MAX_READ:
-                raise InvalidMessage(
-                    f"{name} has {depth:,} letters, and only {MAX_READ:,} of them can be compared with those to "
-                    "restore: replay or drop some first"
-                )
-            return {letter.id for letter in dead_set.summaries()}
 
     def _find_summaries(self, prefixes: Sequence[str]) -> list[LetterSummary]:
         """Return what lists need of the letters with these ids or beginnings of ids; raises as `find` does."""

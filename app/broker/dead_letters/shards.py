@@ -162,8 +162,12 @@ class ShardedSet:
             self._read_index()
         # A set that was never long has neither an index nor a first shard.
         is_lost = not self._entries and (present is not None or self._count(1) is not None)
-        if thorough or is_lost:
-            self._find_unnamed()
+        # Shards that the index does not name are counted as wrong, and read again.
+        for number, letters in existing_shards(self._count) if thorough or is_lost else ():
+            if number not in self._entries and letters:
+                self._entries[number] = ShardEntry(number, filled_at=0.0, count=-1)
+            elif number not in self._entries:
+                self.lease.delete_if_empty(shard_name(self.lease.name, number))
         self._compare_all()
         if present and not self._entries:
             self.lease.delete_if_empty(self._index.name)
@@ -190,31 +194,16 @@ class ShardedSet:
                     reader.remove(tag)
                     del self._entries[number]
 
-    def _find_unnamed(self) -> None:
-        """Look for shards that the index does not name."""
-        for number, letters in existing_shards(self._count):
-            if number in self._entries:
-                continue
-            if letters:
-                self._entries[number] = ShardEntry(number, filled_at=0.0, count=-1)
-            else:
-                self.lease.delete_if_empty(shard_name(self.lease.name, number))
-
     def _compare_all(self) -> None:
+        """Read each shard again whose queue and entry disagree."""
         for entry in list(self._entries.values()):
-            self._compare(entry)
-
-    def _compare(self, entry: ShardEntry) -> None:
-        """Read a shard again if its queue and its entry disagree."""
-        found = self._count(entry.number) or 0
-        if found == entry.count:
-            return
-        name = shard_name(self.lease.name, entry.number)
-        named = "the index does not name it"
-        if entry.count >= 0:
-            named = f"the index names {entry.count:,} letters, and it has {found:,}"
-        self._on_warning(f"{name}: {named}; it is read again")
-        self._read_again(entry)
+            found = self._count(entry.number) or 0
+            if found != entry.count:
+                named = f"the index names {entry.count:,} letters, and it has {found:,}"
+                if entry.count < 0:
+                    named = "the index does not name it"
+                self._on_warning(f"{shard_name(self.lease.name, entry.number)}: {named}; it is read again")
+                self._read_again(entry)
 
     def _read_again(self, entry: ShardEntry) -> ShardEntry:
         """Read a shard and write its entry. Remove copies of its letters that an interrupted move has left."""

@@ -128,8 +128,12 @@ class DelayQueues(Policy):
 
     def retry_after(self, delivery: Delivery, failure: Failure) -> Retry | None:
         """Return the next delay of the message's budget; None if the broker cannot wait that long."""
-        budget = self._budget(delivery)
-        delay_ms = self.delay_ms(budget[TIMEOUT], budget[ITERATION], self._jitter_step(delivery))
+        budget, jitter_step = self._budget(delivery), 0
+        if self.jitter:
+            # Always the same for the same retry.
+            retry = f"{delivery.headers.get('id')} {delivery.properties.get('message_id')} {budget[ITERATION]}"
+            jitter_step = zlib.crc32(retry.encode(errors="replace"), zlib.crc32(delivery.body)) % _JITTER_STEPS
+        delay_ms = self.delay_ms(budget[TIMEOUT], budget[ITERATION], jitter_step)
         if delay_ms > MAX_TTL_MS:
             return None
         next_headers = budget | failure_headers(delivery, failure) | {ITERATION: budget[ITERATION] + 1}
@@ -158,13 +162,6 @@ class DelayQueues(Policy):
     def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Keep the current iteration, as the document specifies, or set it to 0 for a fresh budget."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
-
-    def _jitter_step(self, delivery: Delivery) -> int:
-        """Return how much jitter a retry of a message gets: always the same for the same retry."""
-        if not self.jitter:
-            return 0
-        retry = f"{delivery.headers.get('id')} {delivery.properties.get('message_id')} {self.attempts(delivery)}"
-        return zlib.crc32(retry.encode(errors="replace"), zlib.crc32(delivery.body)) % _JITTER_STEPS
 
     def _budget(self, delivery: Delivery) -> dict[str, int]:
         """Return the message's own budget, with the defaults for what it does not say."""

@@ -172,8 +172,10 @@ class XDeath(Policy):
 
 def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
     """Return the JSON of Sneakers' error handler; if there is an earlier one, a list with the newest first."""
+    # What Sneakers' handler writes as the error: how the run ended, or the text of its exception.
+    error = "reject" if failure.exception == "Reject" else (failure.message or failure.exception)[:MAX_MESSAGE]
     entry = {
-        "error": _error(failure),
+        "error": "timeout" if failure.reason in ("time-limit", "soft-time-limit") else error,
         "num_attempts": attempts,
         "failed_at": datetime.fromtimestamp(failure.at, UTC).isoformat(timespec="seconds"),
         "error_class": failure.exception,
@@ -195,13 +197,6 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
     lengths = accumulate(len(each) + 2 for each in entries)
     fitting = [each for each, length in zip(entries, lengths, strict=True) if length <= MAX_INFO]
     return f"[{', '.join(fitting or entries[:1])}]"
-
-
-def _error(failure: Failure) -> str:
-    """Return what Sneakers' handler writes as the error: how the run ended, or the text of its exception."""
-    if failure.reason in ("time-limit", "soft-time-limit"):
-        return "timeout"
-    return "reject" if failure.exception == "Reject" else (failure.message or failure.exception)[:MAX_MESSAGE]
 
 
 def _properties(delivery: Delivery) -> dict[str, Any]:
