@@ -88,7 +88,10 @@ class ArtEventReader:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
                 began = time.monotonic()
-                paused = self._is_paused()
+                paused = self._status.is_paused()
+                if paused != self._paused:
+                    _log.warning("Event reader %s by an operator", "paused" if paused else "resumed")
+                self._paused = paused
                 if not paused and began >= self._next_housekeeping:
                     self._next_housekeeping = began + _HOUSEKEEPING
                     self._keep_house(connection)
@@ -104,14 +107,6 @@ class ArtEventReader:
                 elif not goes_on:
                     pause = min(pause * 2, LONGEST_PAUSE)
                 self._wait(connection, began, SHORTEST_PAUSE if goes_on else pause)
-
-    def _is_paused(self) -> bool:
-        """Return whether an operator paused the readers; a change is logged. Raises RedisError."""
-        paused = self._status.is_paused()
-        if paused != self._paused:
-            _log.warning("Event reader %s by an operator", "paused" if paused else "resumed")
-        self._paused = paused
-        return paused
 
     def _wait(self, connection: Connection, began: float, pause: float) -> None:
         """Wait until the database notifies or the process must end, for `pause` seconds at most.
@@ -146,7 +141,18 @@ class ArtEventReader:
 
     def _keep_house(self, connection: Connection) -> None:
         """Queue lost events again, and delete those that were completed long ago. An error is logged only."""
-        lost = [partial(self._queue_lost, connection, archive) for archive in self._archives]
+
+        def queue_lost(archive: ArtEventPublisher) -> int:
+            self._declare()
+            with connected(self._settings.broker) as broker:
+                channel = broker.channel()
+
+                def idle(queue: str) -> bool:
+                    return not channel.queue_declare(queue, passive=True).message_count
+
+                return archive.queue_lost(connection, idle=idle, seconds=self._settings.art_event_timeout)
+
+        lost = [partial(queue_lost, archive) for archive in self._archives]
         steps = dict.fromkeys(lost, (logging.WARNING, "Lost events queued again: %d"))
         steps[partial(forget_completed, connection)] = logging.INFO, "Completed events deleted: %d"
         for step, (level, text) in steps.items():
@@ -155,16 +161,6 @@ class ArtEventReader:
                     _log.log(level, text, count)
             except (ApplicationError, psycopg.Error) as error:
                 _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
-
-    def _queue_lost(self, connection: Connection, archive: ArtEventPublisher) -> int:
-        self._declare()
-        with connected(self._settings.broker) as broker:
-            channel = broker.channel()
-
-            def idle(queue: str) -> bool:
-                return not channel.queue_declare(queue, passive=True).message_count
-
-            return archive.queue_lost(connection, idle=idle, seconds=self._settings.art_event_timeout)
 
 
 def main() -> int:

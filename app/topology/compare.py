@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
+from app.topology.model import ExchangeDefinition, QueueDefinition, Topology
 from app.topology.routing import lost_keys, ttl_loops
 
 #: `error`: a message can be lost, or a queue is not served. `note`: worth knowing, and nothing is lost.
@@ -87,12 +87,11 @@ def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyF
     """Yield a finding for each declaration of the code that the broker lacks, then for each with other arguments."""
     missing = [f"exchange {name}" for name in ours.exchanges if name not in found.exchanges]
     missing += [f"queue {name}" for name in ours.queues if name not in found.queues]
-    # Where its queue or its exchange is missing, so is the binding.
-    missing += [
-        _subject(binding)
-        for binding in sorted(ours.bindings - found.bindings)
-        if binding.destination in found.queues and binding.source in found.exchanges
-    ]
+    for binding in sorted(ours.bindings - found.bindings):
+        # Where its queue or its exchange is missing, so is the binding.
+        if binding.destination in found.queues and binding.source in found.exchanges:
+            key = f" [{binding.key}]" if binding.key else ""
+            missing.append(f"binding {binding.source} -> {binding.destination}{key}")
     yield from (TopologyFinding(subject=subject, problem="missing", remedy=APPLY) for subject in missing)
     yield from _other_exchanges(ours, found)
     for name, queue in ours.queues.items():
@@ -188,10 +187,6 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
         else:
             continue
         yield TopologyFinding(severity=severity, subject=f"queue {name}", problem=problem, remedy=_START_NODE)
-
-
-def _subject(binding: Binding) -> str:
-    return f"binding {binding.source} -> {binding.destination}" + (f" [{binding.key}]" if binding.key else "")
 
 
 def harmful_settings(queue: QueueDefinition) -> Iterator[tuple[str, str, str]]:

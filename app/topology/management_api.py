@@ -148,18 +148,34 @@ class ManagementApi:
 
     def statistics(self) -> list[QueueStatistics]:
         """Return the statistics of all queues of the vhost."""
-        return [_statistics(each) for each in self._get(f"queues/{self._vhost}")]
+        statistics = []
+        for queue in self._get(f"queues/{self._vhost}"):
+            measured, oldest = queue.get("message_stats") or {}, queue.get("head_message_timestamp")
+            is_time = isinstance(oldest, int | float) and 0 < oldest < _LATEST
+            statistics.append(
+                QueueStatistics(
+                    name=queue["name"],
+                    type=str(queue.get("type", "classic")),
+                    ready=int(queue.get("messages_ready", 0)),
+                    unacknowledged=int(queue.get("messages_unacknowledged", 0)),
+                    consumers=int(queue.get("consumers", 0)),
+                    arrival_rate=_rate(measured.get("publish_details")),
+                    acknowledgement_rate=_rate(measured.get("ack_details")),
+                    oldest=float(oldest) if is_time else None,
+                )
+            )
+        return statistics
 
     def consumers(self) -> list[ConsumerStatistics]:
         """Return the consumers of all queues of the vhost."""
-        return [
-            ConsumerStatistics(
-                queue=str(each["queue"]["name"]),
-                prefetch=int(each.get("prefetch_count") or 0),
-                peer=_peer(each.get("channel_details")),
-            )
-            for each in self._get(f"consumers/{self._vhost}")
-        ]
+        consumers = []
+        for each in self._get(f"consumers/{self._vhost}"):
+            # The API writes an empty list in place of missing details.
+            channel = each.get("channel_details")
+            peer = f"{channel.get('peer_host')}:{channel.get('peer_port')}" if isinstance(channel, Mapping) else ""
+            prefetch = int(each.get("prefetch_count") or 0)
+            consumers.append(ConsumerStatistics(queue=str(each["queue"]["name"]), prefetch=prefetch, peer=peer))
+        return consumers
 
     def _get(self, path: str) -> Any:
         return self._answer(path)[0]
@@ -186,28 +202,8 @@ class ManagementApi:
         raise kind(f"management API (BROKER_API_URL) {problem}: {remedy}")
 
 
-def _statistics(queue: Mapping[str, Any]) -> QueueStatistics:
-    measured = queue.get("message_stats") or {}
-    oldest = queue.get("head_message_timestamp")
-    return QueueStatistics(
-        name=queue["name"],
-        type=str(queue.get("type", "classic")),
-        ready=int(queue.get("messages_ready", 0)),
-        unacknowledged=int(queue.get("messages_unacknowledged", 0)),
-        consumers=int(queue.get("consumers", 0)),
-        arrival_rate=_rate(measured.get("publish_details")),
-        acknowledgement_rate=_rate(measured.get("ack_details")),
-        oldest=float(oldest) if isinstance(oldest, int | float) and 0 < oldest < _LATEST else None,
-    )
-
-
 def _rate(details: Any) -> float | None:
     return float(details["rate"]) if isinstance(details, Mapping) and "rate" in details else None
-
-
-def _peer(channel: Any) -> str:
-    """Return the process of a channel; the API writes an empty list in place of missing details."""
-    return f"{channel.get('peer_host')}:{channel.get('peer_port')}" if isinstance(channel, Mapping) else ""
 
 
 def _policy_names(queue: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, str]:

@@ -75,7 +75,11 @@ class _Migration:
 
     def run(self) -> int:
         """Run the steps that no earlier run has completed; return the number of messages moved back."""
-        self._refuse_other_kinds()
+        found = self._api.topology().queues.get(self._name)
+        if found and found.type == "stream":
+            raise MigrationRefused(f"{self._name} is a stream, whose messages stay in it: read them, then delete it")
+        if found and "exclusive" in found.flags:
+            raise MigrationRefused(f"{self._name} is exclusive: stop the program whose connection has it")
         declared = is_declared(self._connection, self._queue)
         if declared and is_declared(self._connection, self._aside) is None:
             self._report(f"{self._name} already has the arguments of the code")
@@ -97,13 +101,6 @@ class _Migration:
             channel.exchange_delete(self._back.name)
         self._report(f"{moved} message(s) moved back to {self._name}")
         return moved
-
-    def _refuse_other_kinds(self) -> None:
-        found = self._api.topology().queues.get(self._name)
-        if found and found.type == "stream":
-            raise MigrationRefused(f"{self._name} is a stream, whose messages stay in it: read them, then delete it")
-        if found and "exclusive" in found.flags:
-            raise MigrationRefused(f"{self._name} is exclusive: stop the program whose connection has it")
 
     def _refuse_if_used(self) -> None:
         with self._connection.channel() as channel:

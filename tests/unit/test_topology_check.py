@@ -23,7 +23,7 @@ from app.operations.doctor.consumer_timeout import consumer_timeout, max_unackno
 from app.processes.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues
-from app.topology.management_api import ManagementApi, _statistics
+from app.topology.management_api import ManagementApi
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
 from app.topology.queues import art_queues, events_exchange, searcher_queue
 from app.topology.retry_policies import art_policy
@@ -435,9 +435,10 @@ def test_a_queue_declared_without_a_type_may_have_the_default_type_of_its_vhost(
     ("given", "oldest"), [(1_790_000_000, 1_790_000_000.0), (1_790_000_000_000, None), (2**63, None), (-1, None)]
 )
 def test_the_time_of_a_message_that_its_producer_gave_in_milliseconds_is_unknown_and_breaks_no_page(
-    given: int, oldest: float | None
+    monkeypatch: pytest.MonkeyPatch, given: int, oldest: float | None
 ) -> None:
-    found = _statistics({"name": "site.index", "head_message_timestamp": given}).oldest
+    monkeypatch.setattr(ManagementApi, "_get", lambda *_: [{"name": "site.index", "head_message_timestamp": given}])
+    found = ManagementApi("http://broker", "/").statistics()[0].oldest
     assert found == oldest
     assert found is None or utc(found) == "2026-09-21 14:13:20 UTC"
 
