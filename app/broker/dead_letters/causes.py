@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -96,29 +96,21 @@ def values_of(death: Death) -> dict[str, Any]:
 
 def death_of(delivery: Delivery) -> Death:
     """Return how a message came to a dead set. Never raises, whatever its headers hold."""
-    death = _from_headers(delivery)
-    frames = _FRAME.findall(death.traceback)
-    if not frames:
-        return death
-    path, line, function = frames[-1]
-    location = f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
-    return replace(death, cause=replace(death.cause, location=location))
-
-
-def _from_headers(delivery: Delivery) -> Death:
     headers = delivery.headers
     if REASON in headers:
+        traceback = _text(headers.get(TRACEBACK), MAX_TRACEBACK)
         return Death(
             cause=Cause(
                 reason=_text(headers.get(REASON)),
                 queue=_text(headers.get(QUEUE)),
                 task=_text(headers.get(TASK) or headers.get("task")),
                 exception=_text(headers.get(EXCEPTION)),
+                location=_location(traceback),
                 attempts=whole_number(headers, ATTEMPTS, default=0),
                 worker=_text(headers.get(WORKER)),
             ),
             error_message=_text(headers.get(MESSAGE)),
-            traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
+            traceback=traceback,
             first_failed_at=epoch_seconds(headers.get(FIRST_FAILED)),
             failed_at=epoch_seconds(headers.get(FAILED)),
         )
@@ -169,16 +161,18 @@ def _from_sneakers(delivery: Delivery) -> Death:
     except (KeyError, TypeError, ValueError, OverflowError):
         failed_at = None
     backtrace = info.get("backtrace")
+    traceback = "\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else ""
     return Death(
         cause=Cause(
             reason=_text(info.get("error") or "error"),
             queue=_text(death.get("queue")),
             task=_text(headers.get("task")),
             exception=_text(info.get("error_class")),
+            location=_location(traceback),
             attempts=whole_number(info, "num_attempts", default=0),
         ),
         error_message=_text(info.get("error_message")),
-        traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
+        traceback=traceback,
         first_failed_at=epoch_seconds(death.get("time")),
         failed_at=failed_at,
     )
@@ -205,6 +199,15 @@ def _from_broker(delivery: Delivery) -> Death:
 def _latest_death(delivery: Delivery) -> Mapping[str, Any]:
     """Return the latest `x-death` entry. Earlier ones can be of delay queues that the message passed before."""
     return next(iter(deaths(delivery)), {})
+
+
+def _location(traceback: str) -> str:
+    """Return file, line and function of the last frame; empty without one."""
+    frames = _FRAME.findall(traceback)
+    if not frames:
+        return ""
+    path, line, function = frames[-1]
+    return f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
 
 
 def _text(value: Any, limit: int = MAX_MESSAGE) -> str:

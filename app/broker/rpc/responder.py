@@ -76,7 +76,21 @@ class Responder(ChannelOwner):
 
     def take(self, delivery: Delivery) -> None:
         """Reply to a request with its handler's result. Never raises; with `threads` = 0 it waits for the handler."""
-        self.answer(delivery, partial(self._handle, delivery))
+
+        def handle() -> bytes | None:
+            try:
+                payload = read_json(delivery.body)
+            except ValueError as error:
+                raise Undecodable(f"not JSON: {error}: {delivery.body[:60]!r}") from error
+            if not isinstance(payload, dict):
+                raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {delivery.body[:60]!r}")
+            kind = payload.get("type")
+            handler = self._handlers.get(kind) if isinstance(kind, str) else None
+            if handler is None:
+                raise UnknownType(f"type {kind!r:.100}: expected one of {', '.join(self._handlers)}")
+            return handler(delivery, payload)
+
+        self.answer(delivery, handle)
 
     def answer(self, delivery: Delivery, work: Work) -> None:
         """Reply with the result of `work`, or with the problem that it raises."""
@@ -150,20 +164,6 @@ class Responder(ChannelOwner):
 
         channel.add_on_return_callback(on_returned)
         ready()
-
-    def _handle(self, delivery: Delivery) -> bytes | None:
-        """Call the handler of a request. Raises Undecodable and UnknownType."""
-        try:
-            payload = read_json(delivery.body)
-        except ValueError as error:
-            raise Undecodable(f"not JSON: {error}: {delivery.body[:60]!r}") from error
-        if not isinstance(payload, dict):
-            raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {delivery.body[:60]!r}")
-        kind = payload.get("type")
-        handler = self._handlers.get(kind) if isinstance(kind, str) else None
-        if handler is None:
-            raise UnknownType(f"type {kind!r:.100}: expected one of {', '.join(self._handlers)}")
-        return handler(delivery, payload)
 
     def _reply_with(self, delivery: Delivery, work: Work) -> None:
         try:

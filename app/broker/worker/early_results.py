@@ -91,7 +91,15 @@ class EarlyReports:
         self._ended: list[EarlyResult] = []
         self._lock = threading.Lock()
         self._at_once = False
-        self._timer = threading.Timer(PATIENCE, self._flush)
+
+        def report_ended() -> None:
+            with self._lock:
+                self._at_once = True
+                ended, self._ended = self._ended, []
+            for each in ended:
+                report(self._writer, each)
+
+        self._timer = threading.Timer(PATIENCE, report_ended)
         self._timer.daemon = True
         self._timer.start()
 
@@ -107,10 +115,3 @@ class EarlyReports:
     def end(self) -> None:
         """Report nothing more: the job's own result has the rest."""
         self._timer.cancel()
-
-    def _flush(self) -> None:
-        with self._lock:
-            self._at_once = True
-            ended, self._ended = self._ended, []
-        for each in ended:
-            report(self._writer, each)

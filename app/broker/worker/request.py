@@ -159,14 +159,6 @@ class Request(RevocableRequest):
     def _unacked(self, done: OnDone) -> UnackedMessage:
         return UnackedMessage(self._delivery, partial(is_held, self.message), done, self._about)
 
-    def _postponed_at_time_limit(self) -> AttemptPostponed | None:
-        try:
-            postpone = self.task.on_time_limit()
-        except Exception as error:  # noqa: BLE001 - The message must be answered, whatever a hook does.
-            logger.warning("Hook on_time_limit of %s[%s] failed: %r", self.name, self.id, error)
-            return None
-        return AttemptPostponed(postpone) if postpone else None
-
     def _fail(self, error: BaseException, trace: str = "", *, in_process: bool = False) -> None:
         """Let the policy decide on a bad end, which Celery has announced if it came `in_process`."""
         if self._ended:
@@ -174,7 +166,11 @@ class Request(RevocableRequest):
         self._ended = True
         state.task_ready(self)
         if isinstance(error, TimeLimitExceeded):
-            error = self._postponed_at_time_limit() or error
+            try:
+                if postpone := self.task.on_time_limit():
+                    error = AttemptPostponed(postpone)
+            except Exception as failed:  # noqa: BLE001 - The message must be answered, whatever a hook does.
+                logger.warning("Hook on_time_limit of %s[%s] failed: %r", self.name, self.id, failed)
         if isinstance(error, AttemptPostponed):
             finish = partial(self._finish, RunEnd(None, f"postponed: {error.postpone.why}"))
             self._failures.postpone(self._unacked(finish), self.type, error.postpone)

@@ -96,7 +96,12 @@ class Task(CeleryTask):  # type: ignore[misc]
         The main process announces what Celery cannot: an error that cannot be pickled, or one for which the message may
         run again at once.
         """
-        if waiting := self._postponed_by(error):
+        if isinstance(error, Postpone):
+            return AttemptPostponed(error)
+        if isinstance(error, Reject) and error.requeue:
+            why = f"Reject({error.reason!r:.100}, requeue=True)"
+            return AttemptPostponed(Postpone(0, why, code="requeued", headers={REQUEUED: 1}))
+        if isinstance(error, SoftTimeLimitExceeded) and (waiting := self.on_time_limit()):
             return AttemptPostponed(waiting)
         failure = failure_of(error, trace=traceback.format_exc(), task=self.name)
         if isinstance(error, MemoryError):
@@ -106,14 +111,6 @@ class Task(CeleryTask):  # type: ignore[misc]
             return AttemptRetried(failure, error)
         is_predicate = isinstance(error, TaskPredicate)
         return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
-
-    def _postponed_by(self, error: Exception) -> Postpone | None:
-        """Return why a run waits that ended with an exception, its budget unspent, or None if it failed."""
-        if isinstance(error, Postpone):
-            return error
-        if isinstance(error, Reject) and error.requeue:
-            return Postpone(0, f"Reject({error.reason!r:.100}, requeue=True)", code="requeued", headers={REQUEUED: 1})
-        return self.on_time_limit() if isinstance(error, SoftTimeLimitExceeded) else None
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
