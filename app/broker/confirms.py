@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -62,8 +63,8 @@ class Confirms:
         self._channel = channel
         self._last_tag = 0
         channel.confirm_select()
-        channel.events["basic_ack"].add(self._on_ack)
-        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_ack"].add(partial(self._on_answer, Answer.CONFIRMED))
+        channel.events["basic_nack"].add(partial(self._on_answer, Answer.REFUSED))
         channel.events["basic_return"].add(self._on_return)
 
     def expect(self, transfer: Transfer) -> None:
@@ -89,15 +90,13 @@ class Confirms:
         for transfer in self.unanswered.values():
             transfer.sent_at = time.monotonic()
 
-    def _on_ack(self, tag: int, multiple: bool) -> None:
-        for transfer in self._answered(tag, multiple):
-            if transfer.answer is Answer.NONE:
-                transfer.answer = Answer.CONFIRMED
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        self.has_refused = True
-        for transfer in self._answered(tag, multiple):
-            transfer.answer = Answer.REFUSED
+    def _on_answer(self, answer: Answer, tag: int, multiple: bool) -> None:
+        """Note what messages are confirmed or refused; a returned one is confirmed, too, and stays returned."""
+        self.has_refused |= answer is Answer.REFUSED
+        for each in list(takewhile(tag.__ge__, self.unanswered)) if multiple else [tag]:
+            transfer = self.unanswered.pop(each, None)
+            if transfer and (transfer.answer is Answer.NONE or answer is Answer.REFUSED):
+                transfer.answer = answer
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         """Note a returned message; its confirm follows. A return has no delivery tag."""
@@ -108,8 +107,3 @@ class Confirms:
         if possible:
             transfer = next((each for each in possible if each.message.body == body), possible[0])
             transfer.answer = Answer.RETURNED
-
-    def _answered(self, tag: int, multiple: bool) -> list[Transfer]:
-        """Remove and return what an answer is for."""
-        tags = list(takewhile(tag.__ge__, self.unanswered)) if multiple else [tag]
-        return [self.unanswered.pop(each) for each in tags if each in self.unanswered]

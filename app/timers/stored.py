@@ -40,16 +40,16 @@ def delete_stored_timers(store: ObjectStore, domains: Iterable[str]) -> None:
 
 def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:
     """Yield the timers of a domain or of all, without damaged ones."""
+
+    def timer_of(key: str, data: bytes) -> StoredTimer:
+        with parsing("a timer", data):
+            fields = json.loads(data)
+            callback = Callback(str(fields["queue"]), dict(fields["message"]))
+            return StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
+
     keys = [timer_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
-    for _, timer in read_intact(store, keys, _timer_of):
+    for _, timer in read_intact(store, keys, timer_of):
         yield timer
-
-
-def _timer_of(key: str, data: bytes) -> StoredTimer:
-    with parsing("a timer", data):
-        fields = json.loads(data)
-        callback = Callback(str(fields["queue"]), dict(fields["message"]))
-        return StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
 
 
 def timer_key(domain: str) -> str:

@@ -295,13 +295,17 @@ class DeadSets:
         with ExitStack() as stack:
             dead_set = stack.enter_context(self._opened(name))
             connection = stack.enter_context(connected(self._broker))
+            # What an interrupted replay may have sent stays. Notes of letters that are gone are deleted.
+            notes = {} if options.again else self._journal.notes(name)
+            present = {letter.id for letter in dead_set.summaries()} if notes else set()
+            self._journal.delete(key for key, noted in notes.items() if present.isdisjoint(noted))
             act = Replay(
                 self._policies[name],
                 stack.enter_context(closing(self._publisher.sending_once())),
                 options,
                 returned=ReturnedCopies(connection, self._queue(name).exchange.name),
                 journal=self._journal,
-                in_doubt=frozenset() if options.again else self._in_doubt(dead_set),
+                in_doubt=frozenset(present.intersection(chain.from_iterable(notes.values()))),
                 audit=self._audit,
                 canary=(
                     Canary(stack.enter_context(connected(self._broker)), wait=options.canary)
@@ -314,14 +318,6 @@ class DeadSets:
             if not result.is_broken:
                 self._journal.delete(act.notes)
             return result
-
-    def _in_doubt(self, dead_set: ShardedSet) -> frozenset[str]:
-        """Return the ids of letters that an interrupted replay may have sent; delete notes of others."""
-        if not (notes := self._journal.notes(dead_set.lease.name)):
-            return frozenset()
-        present = {letter.id for letter in dead_set.summaries()}
-        self._journal.delete(key for key, ids in notes.items() if present.isdisjoint(ids))
-        return frozenset(present.intersection(chain.from_iterable(notes.values())))
 
     def _drop_surplus(self, dead_set: ShardedSet, max_letters: int, export: Path) -> ActResult:
         result = ActResult()

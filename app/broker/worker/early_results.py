@@ -24,7 +24,6 @@ PATIENCE: Final = 1.0
 
 #: The length of a report, before it.
 _LENGTH: Final = struct.Struct("!H")
-_MOST_READ: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class EarlyResults:
         """Return what has been reported since the last call."""
         with self._lock:
             with suppress(BlockingIOError):
-                while data := os.read(self.reader, _MOST_READ):
+                while data := os.read(self.reader, 2**16):
                     self._unread += data
             results = []
             while len(self._unread) >= _LENGTH.size:

@@ -53,10 +53,13 @@ def install(
     amqp_internals.install()
     chosen = RetryPolicies({}, default=policies) if isinstance(policies, Policy) else policies
     app.retries = Retries(chosen, publish_timeout, confirm, on_outcome)
+    task = symbol_by_name(app.task_cls)
+    if not issubclass(task, Task):
+        task = Task if issubclass(Task, task) else type(task.__name__, (Task, task), {"abstract": True})
     use_classes(
         app,
         amqp=f"{__package__}.producer:AMQP",
-        task=_task_class(symbol_by_name(app.task_cls)),
+        task=task,
         event_dispatcher=f"{__package__}.celery_internals:EventDispatcher",
     )
     settings = {
@@ -101,10 +104,3 @@ def dead_sets(app: Any) -> DeadSets:
     """Return the dead sets of an application that called `install`."""
     url, retries = broker_url(app), app.retries
     return DeadSets(retries.policies, url, get_publisher(url, timeout=retries.publish_timeout))
-
-
-def _task_class(own: Any) -> Any:
-    """Return the base class of tasks: that of this package, before the class that the application has."""
-    if issubclass(own, Task) or issubclass(Task, own):
-        return own if issubclass(own, Task) else Task
-    return type(own.__name__, (Task, own), {"abstract": True})

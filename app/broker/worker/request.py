@@ -110,13 +110,14 @@ class Request(RevocableRequest):
         ignored = isinstance(error, Ignore) and not isinstance(error, AttemptFailed | AttemptPostponed)
         # A termination means one message: others that share its process run again.
         for_another = isinstance(error, Terminated) and self.run_alone is not None and not self.was_revoked
+        out_of_memory = isinstance(error, AttemptFailed) and error.failure.reason == "out-of-memory"
         # `return_ok`: the run ended in its process, which passed its end on.
         if not for_another and (ignored or isinstance(error, Terminated)):
             super().on_failure(exc_info, send_failed_event, return_ok)
         elif state.should_terminate or (self.was_cancelled and not return_ok):
             # The worker is stopping: the message stays unacknowledged and goes back to its queue.
             state.task_ready(self)
-        elif self.run_alone and not self._ended and (not return_ok or is_out_of_memory(error)):
+        elif self.run_alone and not self._ended and (not return_ok or out_of_memory):
             self._run_again(self.run_alone, error)
         else:
             self._fail(error, str(exc_info.traceback or ""), in_process=return_ok)
@@ -233,11 +234,6 @@ class Request(RevocableRequest):
         hook = getattr(self.task, name, None)
         if hook is not None:
             self._failures.hooks.call(f"Hook {name} of {self.name}[{self.id}]", partial(hook, *arguments))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a task failed because its process had no memory left."""
-    return isinstance(error, AttemptFailed) and error.failure.reason == "out-of-memory"
 
 
 def require_valid_headers(headers: Mapping[str, Any]) -> None:

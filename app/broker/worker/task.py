@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from billiard import current_process
@@ -109,8 +110,14 @@ class Task(CeleryTask):  # type: ignore[misc]
         queue = self.request.get("retried_by")
         if queue and not self.app.retries.policies.policy_for(queue).is_fatal(failure):
             return AttemptRetried(failure, error)
-        is_predicate = isinstance(error, TaskPredicate)
-        return error if not is_predicate and _can_be_pickled(error) else AttemptFailed(failure)
+        if isinstance(error, TaskPredicate):
+            return AttemptFailed(failure)
+        # The main process can be given an error that is small, and comes back as the same class.
+        with suppress(Exception):  # The class may raise anything.
+            pickled = pickle.dumps(error)
+            if len(pickled) <= _MAX_PICKLED and type(pickle.loads(pickled)) is type(error):  # noqa: S301 - Just pickled.
+                return error
+        return AttemptFailed(failure)
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
@@ -141,12 +148,3 @@ class Task(CeleryTask):  # type: ignore[misc]
         It must be quick.
         """
         return None
-
-
-def _can_be_pickled(error: Exception) -> bool:
-    """Return whether the main process can be given an exception: it is small, and comes back as the same class."""
-    try:
-        pickled = pickle.dumps(error)
-        return len(pickled) <= _MAX_PICKLED and type(pickle.loads(pickled)) is type(error)  # noqa: S301 - Just pickled.
-    except Exception:  # noqa: BLE001 - The class of an exception may raise anything.
-        return False

@@ -23,7 +23,7 @@ class HookQueue:
 
     def __init__(self, timer: Any) -> None:
         self._timer = timer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
         self._paused = False
 
@@ -42,21 +42,18 @@ class HookQueue:
                 logger.warning("Hooks not called, since the worker ends: %d", len(self._waiting))
                 self._waiting.clear()
 
-    def _end_pause(self) -> None:
-        with self._lock:
-            self._call_waiting()
-
     def _call_waiting(self) -> None:
-        self._paused = False
-        while self._waiting:
-            name, hook = self._waiting[0]
-            try:
-                hook()
-            except Postpone as postpone:
-                logger.warning("%s is called again in %g s: %s", name, postpone.seconds, postpone.why)
-                self._paused = True
-                self._timer.call_after(postpone.seconds, self._end_pause)
-                return
-            except Exception as error:  # noqa: BLE001 - The message is safe in the broker; a hook must not undo that.
-                logger.warning("%s failed: %r", name, error)
-            self._waiting.popleft()
+        with self._lock:
+            self._paused = False
+            while self._waiting:
+                name, hook = self._waiting[0]
+                try:
+                    hook()
+                except Postpone as postpone:
+                    logger.warning("%s is called again in %g s: %s", name, postpone.seconds, postpone.why)
+                    self._paused = True
+                    self._timer.call_after(postpone.seconds, self._call_waiting)
+                    return
+                except Exception as error:  # noqa: BLE001 - The message is safe in the broker; a hook must not undo that.
+                    logger.warning("%s failed: %r", name, error)
+                self._waiting.popleft()
