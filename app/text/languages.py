@@ -121,8 +121,13 @@ def detect_language(text: str) -> str:
     likely, is_certain = _by_stop_words(sample, least=_FEW_WORDS if is_short else _LEAST_WORDS)
     if is_short or is_certain:
         return likely
-    lang, probability = _by_model(sample)
-    if probability >= _LEAST_PROBABILITY or lang == likely:
+    data = sample.encode(errors="replace")
+    capitals, small = (len(data) - len(data.translate(None, letters)) for letters in (_CAPITALS, _SMALL))
+    # The model was trained on small letters, and takes some texts of capitals for Japanese.
+    normal = data.decode().lower() if capitals > 4 * small or sample.isupper() else data.decode()
+    labels, probabilities = _model().predict(normal)
+    lang = str(labels[0]).removeprefix(_LABEL) if labels else ""
+    if lang == likely or (labels and probabilities[0] >= _LEAST_PROBABILITY):
         return lang
     likely, is_certain = _by_stop_words(text[:_READ_AGAIN], least=_LEAST_WORDS)
     return likely if is_certain or lang == likely else ""
@@ -140,16 +145,6 @@ def _by_stop_words(text: str, *, least: int) -> tuple[str, bool]:
     if most == second or most < max(_FEW_WORDS if has_article else least, _LEAST_SHARE * len(words)):
         return "", False
     return lang, has_article and most >= max(least, _CERTAIN_SHARE * len(words), 2 * second)
-
-
-def _by_model(sample: str) -> tuple[str, float]:
-    """Return the most probable language of a text, and its probability."""
-    data = sample.encode(errors="replace")
-    capitals, small = (len(data) - len(data.translate(None, letters)) for letters in (_CAPITALS, _SMALL))
-    # The model was trained on small letters, and takes some texts of capitals for Japanese.
-    normal = data.decode().lower() if capitals > 4 * small or sample.isupper() else data.decode()
-    labels, probabilities = _model().predict(normal)
-    return (str(labels[0]).removeprefix(_LABEL), float(probabilities[0])) if labels else ("", 0.0)
 
 
 @cache

@@ -40,10 +40,15 @@ def site_names(read_titles: Callable[[], Iterable[Title]]) -> str:
     In each language, and in all together, it is the first or last part that more than half of the titles share. Of two
     such parts, that of most titles is the name, and else the last one. Memory does not grow with the titles.
     """
-    frequent: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    # A part of more than half of the titles is more than a quarter of all first and last parts, and so remains.
+    frequent: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for language, parts in _parts(read_titles()):
         for part in _ends(parts):
-            _note(frequent[language], part)
+            counts = frequent[language]
+            if part in counts or len(counts) < _MOST_FREQUENT:
+                counts[part] = counts.get(part, 0) + 1
+            else:  # It takes a count from each of the others (Misra and Gries, 1982).
+                frequent[language] = {each: number - 1 for each, number in counts.items() if number > 1}
     numbers: Counter[str] = Counter()
     ends: Counter[tuple[str, str]] = Counter()
     lasts: Counter[tuple[str, str]] = Counter()
@@ -68,20 +73,6 @@ def _parts(titles: Iterable[Title]) -> Iterator[tuple[str, list[str]]]:
 
 def _ends(parts: Sequence[str]) -> set[str]:
     return {parts[0], parts[-1]} if len(parts) > 1 else set()
-
-
-def _note(frequent: Counter[str], part: str) -> None:
-    """Count a part among the frequent ones. Others take a count from each of them (Misra and Gries, 1982).
-
-    A part of more than half of the titles is more than a quarter of all first and last parts, and so remains.
-    """
-    if part in frequent or len(frequent) < _MOST_FREQUENT:
-        frequent[part] += 1
-        return
-    for each in list(frequent):
-        frequent[each] -= 1
-        if not frequent[each]:
-            del frequent[each]
 
 
 def without_site_name(title: str, site: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,24 +60,6 @@ _MAX_PAIRS: Final = 16
 _LONGEST_BESIDE: Final = 4
 
 
-class _Memory(dict[str, "Word"]):
-    """Remembers words as they are written. It is looked up without a step of Python's for each word of a text."""
-
-    def __init__(self, make: Callable[[str], Word]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, word: str) -> Word:
-        made = self[word] = self._make(word)
-        return made
-
-    def of_all(self, words: Iterable[str]) -> list[Word]:
-        """Return the words that are written so."""
-        if len(self) > _MEMORY:
-            self.clear()
-        return list(map(self.__getitem__, words))
-
-
 @dataclass(slots=True, eq=False)
 class Word:
     """A word as a text has it, with what is indexed of it. Several forms are one string, with spaces between.
@@ -94,17 +76,47 @@ class Word:
     is_stop_word: bool
 
 
+class _Memory(dict[str, Word]):
+    """Remembers words of a language as they are written. It is looked up without a step of Python's for each word."""
+
+    def __init__(self, algorithm: str) -> None:
+        super().__init__()
+        # Without its own memory, the library stems a new word in less than half the time.
+        self._stem = Stemmer(algorithm, 0).stemWord if algorithm else str
+        self._stop_words = STOP_WORDS_BY_ALGORITHM.get(algorithm, frozenset())
+        #: Whether several stems stand for one of these words.
+        self.have_several = False
+
+    def of_all(self, words: Iterable[str]) -> list[Word]:
+        """Return the words that are written so."""
+        if len(self) > _MEMORY:
+            self.clear()
+        return list(map(self.__getitem__, words))
+
+    def __missing__(self, written: str) -> Word:
+        lower = written.lower()
+        folded = indexed(lower)
+        # Snowball's rules are for letters with their accents.
+        stem = indexed(self._stem(lower)) if len(lower) <= _LONGEST else ""
+        unspaced = () if folded.isascii() else (*_parts(folded), *_parts_at_edges(folded))
+        # Snowball leaves nothing of some words, such as the Greek "εις".
+        stems = unspaced or (stem or folded,)
+        self.have_several = self.have_several or len(stems) > 1
+        others = (*(parts_of(written) if lower != written else ()), stem)
+        # The parts of a word without spaces count, however short they are: `c` of `C言語`.
+        forms = (*unspaced, *(form for form in others if form != folded and len(form) >= _SHORTEST))
+        folded = _one_of(folded, written)
+        joined = _one_of(" ".join(stems), folded)
+        word = self[written] = Word(folded, _one_of(" ".join(forms), joined), joined, lower in self._stop_words)
+        return word
+
+
 class Variants:
     """Finds the forms of words in one language, given by Snowball's name. For one thread: it remembers words."""
 
     def __init__(self, algorithm: str) -> None:
         """Without an algorithm, words have no stems."""
-        # Without its own memory, the library stems a new word in less than half the time.
-        self._stem = Stemmer(algorithm, 0).stemWord if algorithm else str
-        self._stop_words = STOP_WORDS_BY_ALGORITHM.get(algorithm, frozenset())
-        self._words = _Memory(self._word)
-        #: Whether several stems stand for one of these words.
-        self._have_several = False
+        self._words = _Memory(algorithm)
 
     @property
     def remembered(self) -> int:
@@ -122,7 +134,7 @@ class Variants:
     def stems_of_all(self, words: Iterable[Word]) -> list[str]:
         """Return what stands for each of these words of a text in an index of stems, without stop words."""
         stems = [word.stems for word in words if not word.is_stop_word]
-        return " ".join(stems).split() if self._have_several else stems
+        return " ".join(stems).split() if self._words.have_several else stems
 
     def stems_in_name(self, name: str) -> list[str]:
         """Return the same for a name, with its stop words, parts of compounds and words with signs."""
@@ -131,22 +143,6 @@ class Variants:
             written += [part for word in written for part in parts_of(word)]
         words = self._words.of_all(written)
         return [*" ".join([word.stems for word in words]).split(), *symbols_in(name)]
-
-    def _word(self, written: str) -> Word:
-        lower = written.lower()
-        folded = indexed(lower)
-        # Snowball's rules are for letters with their accents.
-        stem = indexed(self._stem(lower)) if len(lower) <= _LONGEST else ""
-        unspaced = () if folded.isascii() else (*_parts(folded), *_parts_at_edges(folded))
-        # Snowball leaves nothing of some words, such as the Greek "εις".
-        stems = unspaced or (stem or folded,)
-        self._have_several = self._have_several or len(stems) > 1
-        others = (*(parts_of(written) if lower != written else ()), stem)
-        # The parts of a word without spaces count, however short they are: `c` of `C言語`.
-        forms = (*unspaced, *(form for form in others if form != folded and len(form) >= _SHORTEST))
-        folded = _one_of(folded, written)
-        joined = _one_of(" ".join(stems), folded)
-        return Word(folded, _one_of(" ".join(forms), joined), joined, lower in self._stop_words)
 
 
 def _one_of(text: str, other: str) -> str:

@@ -50,11 +50,28 @@ def normal(text: str) -> str:
 
 
 class _FoldedCharacters(dict[int, str]):
-    """Maps the code of a character to one folded character, which may be in `_spelled`."""
+    """Maps the code of a character to what it is in an index: a letter, a digit, a mark, MARK or GAP.
+
+    A character that stands for several letters is itself, and has them in `_spelled`.
+    """
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        folded = _folded(character)
+        category = unicodedata.category(character)
+        if character.isdecimal():
+            folded = str(unicodedata.decimal(character))
+        elif _is_dropped(character):
+            folded = MARK
+        elif category in {"Mn", "Mc"} and "VARIATION SELECTOR" not in unicodedata.name(character, ""):
+            folded = character  # Vowel signs of Indic scripts are letters in all but name.
+        elif category[0] not in "LN":
+            folded = GAP
+        else:
+            plain = unicodedata.normalize("NFKC", character).casefold().translate(_PLAIN_LETTERS)
+            if plain != _SHORT_I:
+                decomposed = unicodedata.normalize("NFD", plain)
+                plain = unicodedata.normalize("NFC", "".join(each for each in decomposed if not _is_dropped(each)))
+            folded = plain if plain.isalnum() else character
         if len(folded) > 1:
             _spelled[character], folded = folded, character
         self[code] = folded
@@ -64,24 +81,6 @@ class _FoldedCharacters(dict[int, str]):
 #: The letters of characters that stand for several; and nothing for MARK.
 _spelled: Final = {MARK: ""}
 _folded_characters: Final = _FoldedCharacters()
-
-
-def _folded(character: str) -> str:
-    """Return what a character is in an index: letters, a digit, a mark, MARK or GAP."""
-    category = unicodedata.category(character)
-    if character.isdecimal():
-        return str(unicodedata.decimal(character))
-    if _is_dropped(character):
-        return MARK
-    if category in {"Mn", "Mc"} and "VARIATION SELECTOR" not in unicodedata.name(character, ""):
-        return character  # Vowel signs of Indic scripts are letters in all but name.
-    if category[0] not in "LN":
-        return GAP
-    plain = unicodedata.normalize("NFKC", character).casefold().translate(_PLAIN_LETTERS)
-    if plain != _SHORT_I:
-        decomposed = unicodedata.normalize("NFD", plain)
-        plain = unicodedata.normalize("NFC", "".join(each for each in decomposed if not _is_dropped(each)))
-    return plain if plain.isalnum() else character
 
 
 def _is_dropped(character: str) -> bool:
