@@ -51,7 +51,9 @@ class TooComplex(Exception):
 
 def extract_document(response: Response, media_type: str, extractor: Extractor) -> Extract:
     """Return the content of a body; raises TooComplex and UnreadablePdf."""
-    name = _file_name(response.url)
+    # The last part of the URL's path as people read it, without escapes and what cannot be shown.
+    last_part = unquote(path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2])
+    name = "".join(filter(str.isprintable, collapsed(last_part)))
     if media_type == _PDF:
         return extract_pdf(response.body, name=name)
     is_html = media_type in HTML
@@ -64,12 +66,6 @@ def extract_document(response: Response, media_type: str, extractor: Extractor) 
     if excess := excess_complexity(document):
         raise TooComplex(excess)
     return extractor.extract(document)
-
-
-def _file_name(url: str) -> str:
-    """Return the last part of a URL's path as people read it, without escapes and what cannot be shown."""
-    name = unquote(path_of(url).partition("?")[0].rstrip("/").rpartition("/")[2])
-    return "".join(filter(str.isprintable, collapsed(name)))
 
 
 def needs_script(response: Response, media_type: str) -> bool:

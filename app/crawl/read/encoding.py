@@ -32,6 +32,8 @@ _CHARSET = re.compile(r"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", 
 _LATE_CHARSET = re.compile(rb"<meta\s[^<>]*charset", re.I)
 _XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([A-Za-z0-9._:-]+)""")
 _TAG = re.compile(rb"</?([a-z][^\s/>]*)", re.I)
+#: A comment, which may be `<!-->`; a declaration, a processing instruction or an invalid end tag.
+_OTHER_MARKUP = re.compile(rb"<!(?=--)(?:.*?-->|.*)|<[!/?][^>]*>?", re.S)
 _ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*)))?""")
 
 
@@ -94,7 +96,8 @@ def prescan(head: bytes) -> str | None:
     while (start := head.find(b"<", position)) >= 0:
         tag = _TAG.match(head, start)
         if tag is None:
-            position = _past_markup(head, start)
+            other = _OTHER_MARKUP.match(head, start)
+            position = other.end() if other else start + 1
             continue
         attributes: dict[str, str] = {}
         position = tag.end()
@@ -109,14 +112,3 @@ def prescan(head: bytes) -> str | None:
             if _look_up(label) is not None:
                 return label
     return None
-
-
-def _past_markup(head: bytes, start: int) -> int:
-    """Return the position after a comment, declaration or processing instruction, or after a single `<`."""
-    if head.startswith(b"<!--", start):
-        end, length = head.find(b"-->", start + 2), 3
-    elif head[start + 1 : start + 2] in (b"!", b"/", b"?"):
-        end, length = head.find(b">", start), 1
-    else:
-        return start + 1
-    return end + length if end >= 0 else len(head)

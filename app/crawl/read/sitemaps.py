@@ -116,7 +116,11 @@ def read_sitemap(body: bytes) -> Sitemap:
     No entity of a document type is expanded, and nothing is loaded.
     """
     faults: list[str] = []
-    chunks = _inflated(body, faults) if body.startswith(_GZIP) else _chunks(body, faults)
+    if body.startswith(_GZIP):
+        chunks = _inflated(body, faults)
+    else:
+        faults += ["too large"] if len(body) > MAX_BYTES else []
+        chunks = (body[start : start + _CHUNK] for start in range(0, min(len(body), MAX_BYTES), _CHUNK))
     first = next(chunks, b"")
     start = first.removeprefix(b"\xef\xbb\xbf").lstrip()
     is_xml = start.startswith(b"<") or first.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -130,13 +134,6 @@ def read_sitemap(body: bytes) -> Sitemap:
         tuple(dict.fromkeys(row.url for row in found if row.is_sitemap)),
         partial=bool(faults),
     )
-
-
-def _chunks(body: bytes, faults: list[str]) -> Iterator[bytes]:
-    if len(body) > MAX_BYTES:
-        faults.append("too large")
-    for start in range(0, min(len(body), MAX_BYTES), _CHUNK):
-        yield body[start : start + _CHUNK]
 
 
 def _inflated(body: bytes, faults: list[str]) -> Iterator[bytes]:
@@ -224,34 +221,31 @@ def _xml_rows(first: bytes, chunks: Iterable[bytes], faults: list[str]) -> Itera
 
 
 def _rows_in(parser: etree.XMLPullParser) -> Iterator[_SitemapRow]:
-    """Yield the rows that the parser has read, and free them with the elements before them."""
+    """Yield the rows that the parser has read, and free them with the elements before them.
+
+    An element has the URL of a page, and those of the page in other languages.
+    """
     for _, element in parser.read_events():
         name = _name(element)
-        if name in _ROWS:
-            yield from _rows_of(element, name)
-            # The tree of a large sitemap would take ten times its bytes.
-            element.clear()
-            parent = element.getparent()
-            while parent is not None and element.getprevious() is not None:
-                del parent[0]
-
-
-def _rows_of(element: etree._Element, name: str) -> Iterator[_SitemapRow]:
-    """Yield the URL of an element, and those of the page in other languages."""
-    kind, dated = _ROWS[name]
-    urls: list[str] = []
-    date = _NO_DATE
-    for child in element:
-        inner = _name(child)
-        if inner == kind and child.get("rel", "alternate") == "alternate":
-            urls.append((child.get("href") or child.text or "").strip())
-        elif inner == "link" and child.get("hreflang"):
-            urls.append((child.get("href") or "").strip())
-        elif inner == dated:
-            date = parsed_date((child.text or "").strip()) or _NO_DATE
-    for url in urls:
-        if url:
-            yield _SitemapRow(url, date, name == "sitemap")
+        if name not in _ROWS:
+            continue
+        kind, dated = _ROWS[name]
+        urls: list[str] = []
+        date = _NO_DATE
+        for child in element:
+            inner = _name(child)
+            if inner == kind and child.get("rel", "alternate") == "alternate":
+                urls.append((child.get("href") or child.text or "").strip())
+            elif inner == "link" and child.get("hreflang"):
+                urls.append((child.get("href") or "").strip())
+            elif inner == dated:
+                date = parsed_date((child.text or "").strip()) or _NO_DATE
+        yield from (_SitemapRow(url, date, name == "sitemap") for url in urls if url)
+        # The tree of a large sitemap would take ten times its bytes.
+        element.clear()
+        parent = element.getparent()
+        while parent is not None and element.getprevious() is not None:
+            del parent[0]
 
 
 def _name(element: etree._Element) -> str:

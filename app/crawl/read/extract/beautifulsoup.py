@@ -99,7 +99,11 @@ class _SoupTree:
         hidden = [tag for tag in self._soup.select(visible.MAY_BE_HIDDEN) if visible.is_hidden(self.attributes(tag))]
         buttons = self._tags((visible.BUTTON,))
         controls = [tag for tag in buttons if tag.find_parent(list(visible.KEEPS_BUTTONS)) is None]
-        _decompose(tag for tag in (*hidden, *controls) if not self._is_kept(tag))
+        _decompose(
+            tag
+            for tag in (*hidden, *controls)
+            if tag.name not in visible.NEVER_HIDDEN and not self.contains(tag, boilerplate.NEVER_BOILERPLATE)
+        )
         for string in self._soup.find_all(string=lambda string: isinstance(string, PreformattedString)):
             string.extract()
         for tag in self._soup.find_all(lambda tag: tag.name not in contract.INLINE):
@@ -126,9 +130,6 @@ class _SoupTree:
 
     def _tags(self, names: Iterable[str]) -> list[Tag]:
         return cast("list[Tag]", self._soup.find_all(list(names)))
-
-    def _is_kept(self, tag: Tag) -> bool:
-        return tag.name in visible.NEVER_HIDDEN or self.contains(tag, boilerplate.NEVER_BOILERPLATE)
 
 
 def _decompose(tags: Iterable[Tag]) -> None:

@@ -153,12 +153,15 @@ def _or_all(all_of: list[int], some: list[int], lengths: Sequence[int], *, least
 def _is_list_of_links(block: Block, length: int, links: Collection[str]) -> bool:
     if block.kind not in (TEXT, LIST):
         return False
-    found = [line for line in block.lines if line in links or (_BETWEEN_LINKS in line and _are_links(line, links))]
+    found = [
+        line
+        for line in block.lines
+        if line in links
+        or (
+            _BETWEEN_LINKS in line and all(text in links for text in map(str.strip, line.split(_BETWEEN_LINKS)) if text)
+        )
+    ]
     return len(found) >= _LEAST_LINKS and _length(found) >= _LEAST_SHARE * length
-
-
-def _are_links(line: str, links: Collection[str]) -> bool:
-    return all(text in links for text in map(str.strip, line.split(_BETWEEN_LINKS)) if text)
 
 
 def _without_empty_sections(blocks: Sequence[Block], own: Iterable[int]) -> set[int]:

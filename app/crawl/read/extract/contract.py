@@ -194,18 +194,16 @@ def links_to_follow(
             nofollow[href] = None
             continue
         texts = found.setdefault(href, {})
-        if len(texts) < _MAX_TEXTS:
-            text = collapsed(text_of(node))[:MAX_ANCHOR]
-            texts[_with_fragment(text, fragment) if fragment and text else text] = None
+        if len(texts) >= _MAX_TEXTS:
+            continue
+        text = collapsed(text_of(node))[:MAX_ANCHOR]
+        if fragment and text:
+            fragment = unquote(fragment) if "%" in fragment else fragment
+            if len(fragment) <= MAX_ID and fragment.isprintable() and is_named_after(fragment, text):
+                text = f"{text}\t{fragment}"
+        texts[text] = None
     links = tuple(Anchor(href, joined_texts(texts)) for href, texts in found.items())
     return links, tuple(href for href in nofollow if href not in found)
-
-
-def _with_fragment(text: str, fragment: str) -> str:
-    if "%" in fragment:
-        fragment = unquote(fragment)
-    is_name = len(fragment) <= MAX_ID and fragment.isprintable() and is_named_after(fragment, text)
-    return f"{text}\t{fragment}" if is_name else text
 
 
 def texts_of(links: Iterable[Anchor]) -> frozenset[str]:

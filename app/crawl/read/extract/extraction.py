@@ -76,7 +76,10 @@ def extract(tree: Tree[Node], extractor: Extractor) -> Extract:
     )
     ids = marks.section_ids(tree, first["headings"], by_anchor)
     terms = marks.terms_of(tree, first[contract.DEFINED], by_anchor, link_texts=link_texts)
-    refresh, dates = contract.refresh_in(refreshes), _dates(tree, metas, first)
+    refresh = contract.refresh_in(refreshes)
+    scripts = [tree.written(node) for node in first["script"] if contract.is_json_ld(tree.attributes(node))]
+    times = [tree.attributes(node) for node in first["time"] if marks.is_within(tree, node, contract.MAIN)]
+    dates = contract.dates_in(metas, scripts, times)
     tree.reduce_to_text()
     title, text = _read_text(tree, ids, link_texts)
     found = Extract(
@@ -97,12 +100,6 @@ def extract(tree: Tree[Node], extractor: Extractor) -> Extract:
         nofollow=nofollow,
     )
     return visible.with_text_instead_of_frames(found, tree.without_frames, extractor)
-
-
-def _dates(tree: Tree[Node], metas: Iterable[contract.Attributes], first: Mapping[str, list[Node]]) -> tuple[str, ...]:
-    scripts = [tree.written(node) for node in first["script"] if contract.is_json_ld(tree.attributes(node))]
-    times = [tree.attributes(node) for node in first["time"] if marks.is_within(tree, node, contract.MAIN)]
-    return contract.dates_in(metas, scripts, times)
 
 
 def _read_text(tree: Tree[Node], ids: Mapping[int, str], link_texts: Collection[str]) -> tuple[str, marks.Text]:

@@ -133,7 +133,11 @@ class _LexborTree:
         hidden = [node for node in self._tree.css(visible.MAY_BE_HIDDEN) if visible.is_hidden(node.attributes)]
         buttons = first["buttons"]
         controls = [node for node in buttons if not marks.is_within(self, node, visible.KEEPS_BUTTONS)]
-        removed = {node.mem_id: node for node in (*hidden, *controls) if not self._is_kept(node)}
+        removed = {
+            node.mem_id: node
+            for node in (*hidden, *controls)
+            if node.tag not in visible.NEVER_HIDDEN and not self.contains(node, boilerplate.NEVER_BOILERPLATE)
+        }
         never_text = ("not text", "noframes", "script", "comments")
         removed |= {node.mem_id: node for name in never_text for node in first[name]}
         for node in removed.values():
@@ -160,6 +164,3 @@ class _LexborTree:
     def body(self) -> str:
         body = self._tree.body
         return body.text(separator=marks.EDGE, skip_empty=True) if body is not None else ""
-
-    def _is_kept(self, node: LexborNode) -> bool:
-        return node.tag in visible.NEVER_HIDDEN or self.contains(node, boilerplate.NEVER_BOILERPLATE)

@@ -127,7 +127,7 @@ def terms_of(
         section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0]
         section = section or next(filter(None, map(nodes.id, islice(nodes.within(node), _MAX_WITHIN))), "")
         text = _term(nodes.written(node)) if section and section.isprintable() else ""
-        if text and not (_may_be_reference(text, link_texts) and _is_reference(nodes, node, text)):
+        if text and not _is_reference(nodes, node, text, link_texts):
             found.setdefault(section, Term(section, text))
     for section, node in by_anchor.values():
         if nodes.name(node) == contract.ANCHORED and (text := _term(nodes.written(node))):
@@ -135,8 +135,10 @@ def terms_of(
     return tuple(found.values())[:MAX_TERMS]
 
 
-def _is_reference(nodes: Nodes[Node], node: Node, text: str) -> bool:
-    """Return whether a term ends with a link to another page: an entry of an index."""
+def _is_reference(nodes: Nodes[Node], node: Node, text: str, link_texts: Collection[str]) -> bool:
+    """Return whether a term is the entry of an index: a link to another page, or text, comma and such a link."""
+    if text not in link_texts and text.rpartition(", ")[2] not in link_texts:
+        return False
     *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
     href = (nodes.attributes(last).get("href") or "") if last is not None else ""
     return last is not None and not href.startswith("#") and text.endswith(_term(nodes.written(last)))
@@ -145,11 +147,6 @@ def _is_reference(nodes: Nodes[Node], node: Node, text: str) -> bool:
 def _term(text: str) -> str:
     """Return the text of a term without the permalink at its end, cut to its limit."""
     return contract.heading(contract.collapsed(text))[:MAX_TERM]
-
-
-def _may_be_reference(text: str, links: Collection[str]) -> bool:
-    """Return whether a term may be the entry of an index: a link, or text, comma and a link."""
-    return text in links or text.rpartition(", ")[2] in links
 
 
 def section_ids(
@@ -198,7 +195,17 @@ def marks_of(
     nodes: Nodes[Node], elements: Sequence[Element[Node]], breadcrumb: Node | None, ids: Mapping[int, str]
 ) -> list[tuple[Node, Mark]]:
     """Return the elements to mark. `ids` are those of `section_ids`."""
-    signs = _signs(nodes, elements)
+    signs = {each.key: boilerplate.BY_NAME[each.name] for each in elements if each.name in boilerplate.BY_NAME}
+    articles = [each.key for each in elements if each.name == boilerplate.ARTICLE]
+    if len(articles) > 1:
+        signs |= dict.fromkeys(articles, Sign(part=IN_AN_ARTICLE))
+    by_attribute = [each for each in elements if each.sign is not NO_SIGN and each.key not in signs]
+    if by_attribute:  # Elements around the page's own text are no boilerplate.
+        outside = {key for key, sign in signs.items() if sign.region != OWN}
+        own = [each.node for each in elements if each.name in boilerplate.NEVER_BOILERPLATE]
+        own += [each.node for each in by_attribute if each.sign.part]
+        around = _around(nodes, own, outside=outside)
+        signs |= {each.key: each.sign for each in by_attribute if each.sign.part or each.key not in around}
     found = []
     for node, key, name, _ in elements:
         kind = BREADCRUMB if node is breadcrumb else contract.KINDS.get(name, TEXT)
@@ -211,22 +218,6 @@ def marks_of(
             heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
             found.append((node, Mark(kind, region, heading, ids.get(key, ""), part)))
     return found
-
-
-def _signs(nodes: Nodes[Node], elements: Sequence[Element[Node]]) -> dict[int, Sign]:
-    """Return the signs of elements by their keys. Elements around the page's own text are no boilerplate."""
-    signs = {each.key: boilerplate.BY_NAME[each.name] for each in elements if each.name in boilerplate.BY_NAME}
-    articles = [each.key for each in elements if each.name == boilerplate.ARTICLE]
-    if len(articles) > 1:
-        signs |= dict.fromkeys(articles, Sign(part=IN_AN_ARTICLE))
-    by_attribute = [each for each in elements if each.sign is not NO_SIGN and each.key not in signs]
-    if by_attribute:
-        outside = {key for key, sign in signs.items() if sign.region != OWN}
-        own = [each.node for each in elements if each.name in boilerplate.NEVER_BOILERPLATE]
-        own += [each.node for each in by_attribute if each.sign.part]
-        around = _around(nodes, own, outside=outside)
-        signs |= {each.key: each.sign for each in by_attribute if each.sign.part or each.key not in around}
-    return signs
 
 
 def is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
@@ -280,7 +271,11 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
             within = outer.pop()
         else:
             outer.append(within)
-            within = _nested(within, marks[int(piece[1:])])
+            mark = marks[int(piece[1:])]
+            # What holds for the text around the element holds for its own: a list in a menu is boilerplate, too.
+            kind = BREADCRUMB if within.kind == BREADCRUMB else mark.kind
+            region, parts = max(within.region, mark.region), within.parts | mark.parts
+            within = Mark(kind, region, mark.heading, mark.id, parts)
             if within.heading and within.region != IN_BOILERPLATE:
                 headings.append((within, len(placed)))
     blocks = boilerplate.separated(placed, links)
@@ -297,9 +292,3 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
     else:
         body = f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()
     return Text(blocks, tuple(kept), body)
-
-
-def _nested(outer: Mark, mark: Mark) -> Mark:
-    """Return what holds for the text of an element within another: a list in a menu is boilerplate, too."""
-    kind = BREADCRUMB if outer.kind == BREADCRUMB else mark.kind
-    return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id, outer.parts | mark.parts)

@@ -44,7 +44,12 @@ def extract_pdf(data: bytes, *, name: str) -> Extract:
     if ran.returncode:
         raise UnreadablePdf(ran.stderr.decode(errors="replace").strip().rpartition("\n")[2][:_MAX_ERROR])
     found = json.loads(ran.stdout)
-    blocks = [block for number, text in enumerate(found["pages"], start=1) for block in _section(number, text)]
+    blocks: list[Block] = []
+    for number, text in enumerate(found["pages"], start=1):
+        # A lone surrogate cannot be stored; a soft hyphen at the end of a line divides a word.
+        clean = text.encode(errors="replace").decode().replace("\ufffe\r\n", "").replace("\xad\r\n", "")
+        if lines := paragraphs(clean.replace("\r\n", "\n")):
+            blocks += [Block((f"Page {number}",), "h2", f"page={number}"), Block(lines)]
     date = _DATE.match(found["changed"])
     return Extract(
         title=collapsed(found["title"]) or name,
@@ -52,11 +57,3 @@ def extract_pdf(data: bytes, *, name: str) -> Extract:
         blocks=tuple(blocks),
         dates=("-".join(date.groups()),) if date else (),
     )
-
-
-def _section(number: int, text: str) -> list[Block]:
-    """Return the heading and the text of a page; nothing for a page without text."""
-    # A lone surrogate cannot be stored; a soft hyphen at the end of a line divides a word.
-    clean = text.encode(errors="replace").decode().replace("\ufffe\r\n", "").replace("\xad\r\n", "")
-    lines = paragraphs(clean.replace("\r\n", "\n"))
-    return [Block((f"Page {number}",), "h2", f"page={number}"), Block(lines)] if lines else []
