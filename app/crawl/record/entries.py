@@ -127,22 +127,19 @@ class UrlEntry:
             # Many entries share these texts: interned, they take memory once.
             values |= {name: sys.intern(values.get(name, "")) for name in ("state", "reason", "referrer")}
             entry = cls(**values)
-            _check(entry)
+            # `parsing` takes these errors for damage.
+            if entry.state not in _STATES:
+                raise ValueError(f"state {entry.state!r:.80}")
+            texts = (entry.url, entry.page_id, entry.detail, entry.hash, entry.etag, entry.last_modified, *entry.links)
+            are_texts = all(type(text) is str for text in texts)
+            if not are_texts or type(entry.status) is not int or type(entry.depth) is not int:
+                raise TypeError("a field is not of its type")
+            if not all(map(math.isfinite, (entry.at, entry.interval, entry.due))):
+                raise ValueError("`at`, `interval` or `due` is no time")
         return entry
 
 
 _NAMES: Final = tuple(each.name for each in fields(UrlEntry))
-
-
-def _check(entry: UrlEntry) -> None:
-    """Raise TypeError or ValueError for fields that are not of their type."""
-    if entry.state not in _STATES:
-        raise ValueError(f"state {entry.state!r:.80}")
-    texts = (entry.url, entry.page_id, entry.detail, entry.hash, entry.etag, entry.last_modified, *entry.links)
-    if not all(type(text) is str for text in texts) or type(entry.status) is not int or type(entry.depth) is not int:
-        raise TypeError("a field is not of its type")
-    if not all(map(math.isfinite, (entry.at, entry.interval, entry.due))):
-        raise ValueError("`at`, `interval` or `due` is no time")
 
 
 def _validator(text: str) -> str:

@@ -170,7 +170,11 @@ def broken_links(report: CrawlReport, store: ObjectStore) -> BrokenLinks:
     """Return the broken links of a crawl. Reads the crawl's stored pages."""
     sources: dict[str, _Sources] = {}
     for entry in report.entries.values():
-        if _is_broken(entry) and not is_sitemap(entry):
+        if entry.state == "skipped":
+            is_broken = entry.status >= 400 or entry.reason == Reason.INVALID_REDIRECT
+        else:
+            is_broken = entry.state == "failed" or (entry.state == "gone" and entry.reason not in _FORBIDDEN)
+        if is_broken and not is_sitemap(entry):
             # A start page needs no link.
             sources[canonical_key(entry.url)] = _Sources(entry.page_id, is_start=not entry.depth)
     key_of = lru_cache(_CACHED_KEYS)(canonical_key)
@@ -194,12 +198,6 @@ class _Sources:
     def add(self, url: str) -> None:
         self.number += 1
         self.urls = heapq.nsmallest(MAX_SOURCES, [*self.urls, url])
-
-
-def _is_broken(entry: UrlEntry) -> bool:
-    if entry.state == "skipped":
-        return entry.status >= 400 or entry.reason == Reason.INVALID_REDIRECT
-    return entry.state == "failed" or (entry.state == "gone" and entry.reason not in _FORBIDDEN)
 
 
 def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -49,33 +49,29 @@ class CrawlsInRedis:
 
     def __call__(self, domains: Collection[str]) -> Sequence[FirstCrawl]:
         """Return the crawls that are under way, at most MAX_SHOWN."""
+        key = tuple(domains)[:MAX_SHOWN]
         if not self._asking.acquire(timeout=_PATIENCE):
             return ()
         try:
-            return self._answer(tuple(domains)[:MAX_SHOWN])
-        finally:
-            self._asking.release()
-
-    def _answer(self, domains: tuple[str, ...]) -> Sequence[FirstCrawl]:
-        expires, crawls = self._kept.get(domains, (0.0, ()))
-        now = time.monotonic()
-        if now < max(expires, self._silent_until):
-            return crawls
-        self._kept.pop(domains, None)
-        try:
-            names = domains or tuple(self._view.active_domains())[:MAX_SHOWN]
-            found = [(domain, self._view.progress(domain)) for domain in names]
-        except RedisError:
-            self._silent_until = time.monotonic() + _PAUSE
-            return ()
-        self._kept[domains] = (
-            now + KEPT,
-            [
+            expires, crawls = self._kept.get(key, (0.0, ()))
+            now = time.monotonic()
+            if now < max(expires, self._silent_until):
+                return crawls
+            self._kept.pop(key, None)
+            try:
+                names = key or tuple(self._view.active_domains())[:MAX_SHOWN]
+                found = [(domain, self._view.progress(domain)) for domain in names]
+            except RedisError:
+                self._silent_until = time.monotonic() + _PAUSE
+                return ()
+            crawls = [
                 FirstCrawl(domain, progress.done + progress.dead, progress.seen)
                 for domain, progress in found
                 if progress.crawl is not None and progress.state != "cancelled"
-            ],
-        )
-        if len(self._kept) > _MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        return self._kept[domains][1]
+            ]
+            self._kept[key] = now + KEPT, crawls
+            if len(self._kept) > _MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            return crawls
+        finally:
+            self._asking.release()

@@ -41,8 +41,7 @@ def export_urls(report: CrawlReport, form: Format, *, reason: str = "") -> Itera
     rows = report.rows(reason)
     if form is Format.JSONL:
         return _pieces(f"{json.dumps(row)}\n" for row in rows)
-    named = ({name: _cell(value) for name, value in row.items()} for row in rows)
-    return _pieces(map(_csv_line, chain([dict(zip(COLUMNS, COLUMNS, strict=True))], named)))
+    return _pieces(chain([f"{','.join(COLUMNS)}\r\n"], map(_csv_line, rows)))
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:
@@ -53,9 +52,9 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
 
 def _csv_line(row: Mapping[str, Any]) -> str:
     line = io.StringIO()
-    csv.DictWriter(line, COLUMNS).writerow(row)
+    cells = {
+        name: f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+        for name, value in row.items()
+    }
+    csv.DictWriter(line, COLUMNS).writerow(cells)
     return line.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
