@@ -117,17 +117,25 @@ class PageWork:
 
         The run has its FetchError unless it is `alone` in its message, which then raises the error.
         """
+        target, former, policy = run.target, run.entered.former, run.policy
         try:
-            if run.target.role:
-                work = self.sitemaps.work if run.target.role == SITEMAP else self.soft_404_check.work
+            if target.role:
+                work = self.sitemaps.work if target.role == SITEMAP else self.soft_404_check.work
                 return work(run, too_complex=too_complex)
             if too_complex:
-                received = self._with_known_links(run, TOO_COMPLEX, run.entered.former)
+                received = self._with_known_links(run, TOO_COMPLEX, former)
             else:
-                received = self.fetch(run, former=run.entered.former)
-            run = _read(run, received)
-            self.store(run.target, run.result)
-            return self._with_links(run)
+                received = self.fetch(run, former=former)
+            result = received
+            if received.state == "redirected" and target.redirects >= policy.traps.redirects:
+                detail = f"to {received.detail}"
+                result = FetchResult("skipped", Reason.TOO_MANY_REDIRECTS, detail, status=received.status)
+            elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
+                result = FetchResult("gone", Reason.SOFT_404, status=received.status)
+            result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
+            self.store(target, result)
+            # The hash is that of the received text, also where the crawl sees no page.
+            return self._with_links(replace(run, result=result, text=_hash_of(received)))
         except FetchError as error:
             if alone:
                 raise
@@ -234,19 +242,17 @@ class PageWork:
         if result.state == "indexed" and result.page:
             self._store.put(object_key, to_json(result.page))
         elif result.state in ("gone", "redirected"):
-            self._put_tombstone(object_key, target, result.reason if result.state == "gone" else "redirect")
+            try:
+                self._store.stat(object_key)
+            except ObjectNotFound:
+                return ""
+            why = result.reason if result.state == "gone" else "redirect"
+            tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
+            self._store.put(object_key, to_json(tombstone))
             return ""
         elif result.state == "skipped":
             log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
         return own_id
-
-    def _put_tombstone(self, object_key: str, target: CrawlUrl, why: str) -> None:
-        try:
-            self._store.stat(object_key)
-        except ObjectNotFound:
-            return
-        tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
-        self._store.put(object_key, to_json(tombstone))
 
     def complete_message(
         self, target: CrawlUrl, kind: MessageKind, result: FetchResult, *, recorded: bool
@@ -260,13 +266,14 @@ class PageWork:
         return self._url_runs.complete([self._with_links(run)])
 
     def _with_links(self, run: UrlRun) -> UrlRun:
-        """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`."""
-        if run.recorded and run.kind != "index":
-            run = self._with_found_pages(run)
-        return run if run.text or run.kind == "crawl" else replace(run, text=_hash_of(run.result))
+        """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`.
 
-    def _with_found_pages(self, run: UrlRun) -> UrlRun:
-        """Return a run with the links of its page; of a start page, also with the soft-404 check and its robots.txt."""
+        A page leads to its links, a start page also to the soft-404 check and its robots.txt.
+        """
+        if not run.text and run.kind != "crawl":
+            run = replace(run, text=_hash_of(run.result))
+        if not run.recorded or run.kind == "index":
+            return run
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FrontierUrl]()
@@ -288,18 +295,6 @@ def _is_last(runs: Sequence[UrlRun]) -> bool:
     *earlier, last = runs
     is_again = bool(last.text) and any(last.text == run.text for run in earlier)
     return last.is_last or is_pause(last.error) or is_again
-
-
-def _read(run: UrlRun, received: FetchResult) -> UrlRun:
-    """Return a run with the result of its page as the crawl sees it, and the hash of the text that was received."""
-    target, former, policy, result = run.target, run.entered.former, run.policy, received
-    if received.state == "redirected" and target.redirects >= policy.traps.redirects:
-        detail = f"to {received.detail}"
-        result = FetchResult("skipped", Reason.TOO_MANY_REDIRECTS, detail, status=received.status)
-    elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
-        result = FetchResult("gone", Reason.SOFT_404, status=received.status)
-    result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
-    return replace(run, result=result, text=_hash_of(received))
 
 
 def _hash_of(result: FetchResult, text_hash: Callable[[str, str, str], str] = text_hash) -> str:

@@ -28,24 +28,25 @@ class Soft404CheckWork:
         return (FrontierUrl(url, canonical_key(url), 1, page_id(start.key), role=SOFT_404_CHECK),) if url else ()
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
-        """Request the URL, note the text of an error page, and return the run with the result."""
-        skipped = FetchResult("skipped", Reason.SOFT_404_CHECK, "its response took too much CPU time")
-        return replace(run, result=skipped if too_complex else self._read(run))
+        """Request the URL without retries, and return the run with the result.
 
-    def _read(self, run: UrlRun) -> FetchResult:
-        """Request the URL without retries, and note the text of the error page unless the site says that it is one."""
-        url = run.target.url
-        if not self._is_on:
-            return FetchResult("skipped", Reason.SOFT_404_CHECK, "SOFT_404_CHECK is off")
-        if not run.rules.allows(url):
-            return FetchResult("skipped", Reason.SOFT_404_CHECK, run.rules.denial(url))
-        try:
-            result = self._url_runs.request_and_classify(run)
-        except FetchError as error:
-            return FetchResult("skipped", Reason.SOFT_404_CHECK, str(error))
-        page = result.page
-        if not page:
-            return FetchResult("skipped", Reason.SOFT_404_CHECK, status=result.status)
-        if text := error_hash(page.title, page.body, page.path):
-            self._url_runs.frontier.note_soft_404(run.target.crawl_id, text)
-        return FetchResult("skipped", Reason.SOFT_404_CHECK, "the site has soft 404s", status=result.status)
+        The text of the error page is noted unless the site says by the status that it is one.
+        """
+        url, status = run.target.url, 0
+        if too_complex:
+            detail = "its response took too much CPU time"
+        elif not self._is_on:
+            detail = "SOFT_404_CHECK is off"
+        elif not run.rules.allows(url):
+            detail = run.rules.denial(url)
+        else:
+            try:
+                result = self._url_runs.request_and_classify(run)
+            except FetchError as error:
+                detail = str(error)
+            else:
+                page, status = result.page, result.status
+                detail = "the site has soft 404s" if page else ""
+                if page and (text := error_hash(page.title, page.body, page.path)):
+                    self._url_runs.frontier.note_soft_404(run.target.crawl_id, text)
+        return replace(run, result=FetchResult("skipped", Reason.SOFT_404_CHECK, detail, status=status))

@@ -426,7 +426,9 @@ class Frontier(CrawlView):
         With a `longest` interval and `scheduled`, pages that are not due are not requested.
         """
         key = f"{crawl_key(crawl_id)}:former"
-        noted = (each for each in entries if each.links or _is_comparable(each))
+        noted = (
+            each for each in entries if each.links or (each.hash and (each.state in STORED_STATES or _was_read(each)))
+        )
         while batch := list(islice(noted, _BATCH)):
             formers = {}
             for each in batch:
@@ -441,10 +443,6 @@ class Frontier(CrawlView):
         """Return what the former crawl knew of a page, or None."""
         found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
         return Former.from_text(str(found or ""))
-
-
-def _is_comparable(entry: UrlEntry) -> bool:
-    return bool(entry.hash) and (entry.state in STORED_STATES or _was_read(entry))
 
 
 def _was_read(entry: UrlEntry) -> bool:

@@ -70,7 +70,14 @@ class RobotsCache:
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
         text = self._lines_in(self._redis.get(key))
         if text is None:
-            text = self._fetch_once(robots_txt, key, getter, limits, domain)
+            with lease(self._redis, key.removeprefix(PREFIX), seconds=_FETCH_LEASE):
+                # The holder before may have fetched it.
+                kept, failure = self._redis.mget(key, f"{key}:down")
+                text = self._lines_in(kept)
+                if text is None and failure is not None:
+                    raise RobotsUnavailable(str(failure))
+                if text is None:
+                    text = self._fetch(robots_txt, key, getter, limits, domain)
         rules = self._parse(text)
         self._parsed.put(robots_txt, rules, len(text))
         return rules
@@ -83,29 +90,8 @@ class RobotsCache:
         token, separator, lines = str(kept or "").partition("\n")
         return lines if separator and token == product_token(self._user_agent) else None
 
-    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings, domain: str) -> str:
-        """Fetch a robots.txt as the only worker, and share its lines; raises as `rules`."""
-        with lease(self._redis, key.removeprefix(PREFIX), seconds=_FETCH_LEASE):
-            # The holder before may have fetched it.
-            kept, failure = self._redis.mget(key, f"{key}:down")
-            if (lines := self._lines_in(kept)) is not None:
-                return lines
-            if failure is not None:
-                raise RobotsUnavailable(str(failure))
-            try:
-                fetched = self._fetch(robots_txt, getter, limits)
-            except RobotsUnavailable as error:
-                self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
-                raise
-            of_domain = f"{PREFIX}robots-of:{domain}"
-            self._keep(
-                keys=[key, of_domain, f"{of_domain}:bytes"],
-                args=[f"{product_token(self._user_agent)}\n{fetched}", _TTL, _DOMAIN_BYTES],
-            )
-            return fetched
-
-    def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings) -> str:
-        """Return the lines of a robots.txt that address the robot, requested within the rate limit of its host."""
+    def _fetch(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings, domain: str) -> str:
+        """Request a robots.txt within the rate limit of its host; share and return the lines that address the robot."""
         host = Host(host_of(robots_txt), limits.host_delay, 1 if limits.host_delay else limits.host_concurrency)
         wait = self._rate_limiter.reserve(host, requester="robots.txt")
         if wait > 0:
@@ -114,6 +100,7 @@ class RobotsCache:
             text = fetch_robots(robots_txt, getter, ports=self._ports)
         except RobotsUnavailable as error:
             self._rate_limiter.pause_after(host, error)
+            self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
             raise
         finally:
             self._rate_limiter.release(host, requester="robots.txt")
@@ -123,6 +110,11 @@ class RobotsCache:
                 "%s asks for %g s between requests; it waits %g s at most",
                 robots_txt, rules.requested_delay, rules.crawl_delay,
             )  # fmt: skip
+        of_domain = f"{PREFIX}robots-of:{domain}"
+        self._keep(
+            keys=[key, of_domain, f"{of_domain}:bytes"],
+            args=[f"{product_token(self._user_agent)}\n{rules.lines}", _TTL, _DOMAIN_BYTES],
+        )
         return rules.lines
 
 

@@ -67,7 +67,10 @@ class SingleFlight:
             result = get()
             # Without the lease, another worker may have shared its own, and both messages may be completed.
             if lock.owned():
-                self._redis.set(key, _dump(result), ex=_RESPONSE_TTL)
+                named = {field.name: getattr(result, field.name) for field in fields(result)}
+                named["page"] = to_fields(result.page) if result.page else None
+                data = zstandard.compress(json.dumps(named, ensure_ascii=False).encode(), 1)
+                self._redis.set(key, data, ex=_RESPONSE_TTL)
             return result
 
     def _shared(self, crawl_id: str, message: str, result_key: str, domain: str) -> FetchResult | None:
@@ -82,7 +85,13 @@ class SingleFlight:
             raise InvalidMessage(foreign_crawl(crawl_id, str(owner, "utf-8", "replace"), domain))
         if own_state == b"d" or state == b"cancelled":
             return None
-        return _load(result) if result else _MISSING
+        if not result:
+            return _MISSING
+        named = json.loads(zstandard.decompress(result))
+        named["excluded"] = tuple(Excluded(*each) for each in named["excluded"])
+        named["links"] = tuple(Link(*link) for link in named["links"])
+        named["page"] = page_from_fields(named["page"]) if named["page"] else None
+        return FetchResult(**named)
 
     def _taken(self, stack: ExitStack, key: str, canonical_key: str, deadline: float) -> Lock | None:
         """Take the lease on a page; None while another worker holds it, which raises Postpone after the deadline."""
@@ -95,17 +104,3 @@ class SingleFlight:
                 raise Postpone(held.seconds, why, code="page-busy") from held
             time.sleep(_PAUSE)
             return None
-
-
-def _dump(result: FetchResult) -> bytes:
-    named = {field.name: getattr(result, field.name) for field in fields(result)}
-    named["page"] = to_fields(result.page) if result.page else None
-    return zstandard.compress(json.dumps(named, ensure_ascii=False).encode(), 1)
-
-
-def _load(data: bytes) -> FetchResult:
-    named = json.loads(zstandard.decompress(data))
-    named["excluded"] = tuple(Excluded(*each) for each in named["excluded"])
-    named["links"] = tuple(Link(*link) for link in named["links"])
-    named["page"] = page_from_fields(named["page"]) if named["page"] else None
-    return FetchResult(**named)
