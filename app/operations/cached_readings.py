@@ -82,7 +82,14 @@ class Part(Generic[T]):
 
     def _run(self) -> None:
         while True:
-            reading = self._reading()
+            try:
+                reading = PartReading(self._gather())
+            except (ApplicationError, RedisError, OSError) as error:
+                reading = PartReading(trouble=error_text(error))
+            except Exception as error:
+                # A page that waits for this thread shows it, as any other finding.
+                logger.exception("The part %s of the overview cannot be gathered", self._name)
+                reading = PartReading(trouble=f"{type(error).__name__}; the log of the web process has the details")
             with self._changed:
                 if not self._is_outdated:
                     self._gathered = (time.monotonic(), reading)
@@ -90,13 +97,3 @@ class Part(Generic[T]):
                     self._changed.notify_all()
                     return
                 self._is_outdated = False
-
-    def _reading(self) -> PartReading[T]:
-        try:
-            return PartReading(self._gather())
-        except (ApplicationError, RedisError, OSError) as error:
-            return PartReading(trouble=error_text(error))
-        except Exception as error:
-            # A page that waits for this thread shows it, as any other finding.
-            logger.exception("The part %s of the overview cannot be gathered", self._name)
-            return PartReading(trouble=f"{type(error).__name__}; the log of the web process has the details")

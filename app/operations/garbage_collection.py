@@ -65,25 +65,15 @@ def _unused(store: ObjectStore, oldest: datetime) -> Iterator[tuple[str, list[St
     """Yield what nothing uses, by kind and in batches. A batch may be deleted before the next one is found."""
     for domain, listed in groupby(store.list(FRAMES_PREFIX), lambda stat: stat.key.split("/")[1]):
         yield "frames of no kept generation", unused_frames(store, domain, listed, oldest)
-    for tombstones in _tombstones(store, oldest):
-        yield "tombstones", tombstones
-    for crawl in _without_record(store, oldest):
-        yield "crawls without a record", crawl
-    for kind, prefix in (("times of removals", REMOVED_PREFIX), ("probes", PROBE_PREFIX)):
-        yield kind, [stat for stat in store.list(prefix) if stat.modified < oldest]
-
-
-def _tombstones(store: ObjectStore, oldest: datetime) -> Iterator[list[Stat]]:
-    """Yield the old tombstones. A pack removes the row of a page without an object, as that of a tombstone."""
+    # A pack removes the row of a page without an object, as that of a tombstone.
     small = (stat for stat in store.list(CONTENT_PREFIX) if stat.modified < oldest and stat.size <= _MAX_TOMBSTONE)
     while batch := {stat.key: stat for stat in islice(small, _BATCH)}:
         contents = read_intact(store, batch, outline_of)
-        yield [batch[key] for key, content in contents if isinstance(content, Tombstone)]
-
-
-def _without_record(store: ObjectStore, oldest: datetime) -> Iterator[list[Stat]]:
-    """Yield the objects of each old crawl without `crawl.json`, which is written first and deleted last."""
+        yield "tombstones", [batch[key] for key, content in contents if isinstance(content, Tombstone)]
+    # `crawl.json` is written first and deleted last.
     for _, group in groupby(store.list(CRAWLS_PREFIX), lambda stat: stat.key.split("/")[:3]):
-        listed = list(group)
-        if all(stat.modified < oldest and not stat.key.endswith("/crawl.json") for stat in listed):
-            yield listed
+        crawl = list(group)
+        if all(stat.modified < oldest and not stat.key.endswith("/crawl.json") for stat in crawl):
+            yield "crawls without a record", crawl
+    for kind, prefix in (("times of removals", REMOVED_PREFIX), ("probes", PROBE_PREFIX)):
+        yield kind, [stat for stat in store.list(prefix) if stat.modified < oldest]

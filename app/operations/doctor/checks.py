@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final, Literal
 
 from amqp.exceptions import ChannelError, NotFound
@@ -64,11 +64,15 @@ def run_checks(settings: Settings, checks: Sequence[DoctorCheck] | None = None) 
             yield from _broker_results(settings, of_broker)
         except BrokerUnreachable as error:
             yield CheckResult("problem", unreachable_text("RabbitMQ", error, settings), "broker")
-    if of_redis := [check for check in wanted if check.needs == "redis"]:
-        yield from _redis_results(settings, of_redis)
-    for check in wanted:
-        if not check.needs:
-            yield from check.results(CheckContext(settings))
+    of_redis = [check for check in wanted if check.needs == "redis"]
+    if of_redis:
+        try:
+            get_quick_redis(settings.redis).ping()
+        except RedisError as error:
+            yield CheckResult("problem", unreachable_text("Redis", error, settings), "redis")
+            of_redis = []
+    for check in (*of_redis, *(check for check in wanted if not check.needs)):
+        yield from check.results(CheckContext(settings))
 
 
 def outages(settings: Settings) -> Iterator[CheckResult]:
@@ -99,16 +103,6 @@ def _broker_results(settings: Settings, checks: Sequence[DoctorCheck]) -> Iterat
         for check in checks:
             if report is not None or check.needs == "broker":
                 yield from check.results(context)
-
-
-def _redis_results(settings: Settings, checks: Sequence[DoctorCheck]) -> Iterator[CheckResult]:
-    try:
-        get_quick_redis(settings.redis).ping()
-    except RedisError as error:
-        yield CheckResult("problem", unreachable_text("Redis", error, settings), "redis")
-        return
-    for check in checks:
-        yield from check.results(CheckContext(settings))
 
 
 def broker(context: CheckContext) -> Iterator[CheckResult]:
@@ -220,20 +214,17 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     if silent := ", ".join(states["silent"]):
         remedy = "restart its node, or delete it and run perennial topology apply"
         yield CheckResult("problem", f"no answer from {silent}: {remedy}")
-    # Workers do not consume while a service that the messages need is unavailable, which is a problem of its own.
-    paused = _paused_queues(context.settings) if states["idle"] else frozenset()
-    if idle := ", ".join(queue for queue in states["idle"] if queue not in paused):
-        yield CheckResult("warning", f"no worker consumes from {idle} now")
+    if states["idle"]:
+        # Workers do not consume while a service that the messages need is unavailable, which is a problem of its own.
+        # While Redis is away, all idle queues are reported.
+        paused: set[str] = set()
+        with suppress(RedisError):
+            for breaker in breaker_states(context.settings):
+                paused.update(breaker.queues if breaker.seconds_open else ())
+        if idle := ", ".join(queue for queue in states["idle"] if queue not in paused):
+            yield CheckResult("warning", f"no worker consumes from {idle} now")
     if answering := len(states["idle"]) + len(states["busy"]):
         yield CheckResult("ok", f"{answering} work queue(s) answer")
-
-
-def _paused_queues(settings: Settings) -> frozenset[str]:
-    """Return the queues that wait for an open circuit breaker; none are known while Redis is away."""
-    try:
-        return frozenset(queue for state in breaker_states(settings) if state.seconds_open for queue in state.queues)
-    except RedisError:
-        return frozenset()
 
 
 def _state_of(queue: str, settings: Settings) -> Literal["idle", "busy", "down", "missing", "silent"]:
