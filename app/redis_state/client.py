@@ -51,17 +51,16 @@ class _Sentinels(Sentinel):
         try:
             return cast(tuple[str, int], super().discover_master(service_name))  # type: ignore[no-untyped-call]
         except MasterNotFoundError:
-            reasons = "; ".join(map(_reason, self.sentinels))
-            raise MasterNotFoundError(f"no Sentinel names a running master {service_name!r} ({reasons})") from None
-
-
-def _reason(sentinel: Redis) -> str:
-    address = "{host}:{port}".format_map(sentinel.connection_pool.connection_kwargs)
-    try:
-        sentinel.ping()
-    except RedisError as error:
-        return f"{address}: {error}"
-    return f"{address} answers"
+            reasons = []
+            for sentinel in self.sentinels:
+                address = "{host}:{port}".format_map(sentinel.connection_pool.connection_kwargs)
+                try:
+                    sentinel.ping()
+                    reasons.append(f"{address} answers")
+                except RedisError as error:
+                    reasons.append(f"{address}: {error}")
+            text = f"no Sentinel names a running master {service_name!r} ({'; '.join(reasons)})"
+            raise MasterNotFoundError(text) from None
 
 
 def open_redis(url: str, **options: Any) -> Redis:
