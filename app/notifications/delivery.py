@@ -81,9 +81,11 @@ class EventDelivery:
                 raise Postpone(pause, f"{self.receiver.name} rests", code="receiver-rests", headers={TURN: turn})
             return
         try:
-            while self._deliver_all() and self._depth():
-                # An event arrived when this process held the lease and had seen the empty queue.
-                continue
+            while self._deliver_all():
+                # An event may arrive while this process holds the lease and has seen the empty queue.
+                with self._channel() as channel:
+                    if not channel.queue_declare(self.receiver.name, passive=True).message_count:
+                        break
         except (*CONNECTION_ERRORS, PublishFailed) as error:
             self._pause(error)
 
@@ -114,22 +116,19 @@ class EventDelivery:
         except Undecodable as undecodable:
             self._dead_letter(delivery, undecodable)
             return failed
-        error = failed or self._attempt(event)
+        error = failed
         if error is None:
-            return None
+            try:
+                self._send(event)
+            except ApplicationError as failure:
+                error = failure
+            else:
+                self.breaker.succeed()
+                return None
         if not error.permanent and abs(time.time() - event.at) < EVENT_EXPIRES:
             self._pause(error)
         self._dead_letter(delivery, error)
         return None if error.permanent else error
-
-    def _attempt(self, event: QueuedEvent) -> ApplicationError | None:
-        """Send an event; return the error of the receiver if it fails."""
-        try:
-            self._send(event)
-        except ApplicationError as error:
-            return error
-        self.breaker.succeed()
-        return None
 
     def _pause(self, error: Exception) -> NoReturn:
         """Open the circuit breaker, and raise Postpone until it may be tried again."""
@@ -166,10 +165,6 @@ class EventDelivery:
 
     def _key(self, part: str) -> str:
         return f"{PREFIX}notify:{self.receiver.name}:{part}"
-
-    def _depth(self) -> int:
-        with self._channel() as channel:
-            return int(channel.queue_declare(self.receiver.name, passive=True).message_count)
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:

@@ -11,11 +11,12 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
@@ -139,14 +140,19 @@ class Mail(Receiver):
 
     def send(self, event: QueuedEvent, suppressed: int) -> None:
         """Send a mail that some recipient is accepted for."""
+        url = self._url
+        host, port = url.hostname or "", url.port or _PORTS[url.scheme]
         try:
-            server = self._connected()
-            try:
+            tls = ssl.create_default_context()
+            connect = partial(smtplib.SMTP_SSL, context=tls) if url.scheme == "smtps" else smtplib.SMTP
+            with closing(connect(host, port, timeout=_TIMEOUT)) as server:
+                if url.scheme == "smtp+starttls":
+                    server.starttls(context=tls)
+                if url.username:
+                    server.login(unquote(url.username), unquote(url.password or ""))
                 server.send_message(self._mail(event, suppressed), self._sender, self._recipients)
                 with suppress(OSError, smtplib.SMTPException):  # It has the mail, however it takes leave.
                     server.quit()
-            finally:
-                server.close()
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
             refused = NotificationRefused if min(codes) >= 500 else NotificationFailed
@@ -156,24 +162,6 @@ class Mail(Receiver):
             raise refused(f"the mail server answers {error.smtp_code} {error.smtp_error!r:.200}") from error
         except (OSError, smtplib.SMTPException) as error:  # The login is not part of these texts.
             raise NotificationFailed(f"the mail server fails: {error_with_class(error)}"[:500]) from error
-
-    def _connected(self) -> smtplib.SMTP:
-        url = self._url
-        host, port = url.hostname or "", url.port or _PORTS[url.scheme]
-        tls = ssl.create_default_context()
-        if url.scheme == "smtps":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT, context=tls)
-        else:
-            server = smtplib.SMTP(host, port, timeout=_TIMEOUT)
-        try:
-            if url.scheme == "smtp+starttls":
-                server.starttls(context=tls)
-            if url.username:
-                server.login(unquote(url.username), unquote(url.password or ""))
-        except BaseException:
-            server.close()
-            raise
-        return server
 
     def _mail(self, event: QueuedEvent, suppressed: int) -> EmailMessage:
         mail = EmailMessage()
