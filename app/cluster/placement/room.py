@@ -31,19 +31,15 @@ def make_room(allocation: Allocation, unplaced: Sequence[Pack]) -> None:
     copy, packs with two copies lose one.
     """
     for pack in unplaced:
-        if not _is_room_coming(allocation, pack) and not _unload_older(allocation, pack):
-            if allocation.is_unloading or allocation.copies.surplus:
-                continue
-            if not _move_other(allocation, pack) and not allocation.copies.count(pack.domain):
-                _unload_spare_copies(allocation, pack)
-
-
-def _is_room_coming(allocation: Allocation, pack: Pack) -> bool:
-    """Return whether pending unloads free enough room on a searcher."""
-    return any(
-        freed and allocation.room[searcher_id] + freed >= pack.size_mb and allocation.may_load(searcher_id, pack)
-        for searcher_id, freed in allocation.freed.items()
-    )
+        # Pending unloads may free enough room on a searcher.
+        is_room_coming = any(
+            freed and allocation.room[searcher_id] + freed >= pack.size_mb and allocation.may_load(searcher_id, pack)
+            for searcher_id, freed in allocation.freed.items()
+        )
+        if is_room_coming or _unload_older(allocation, pack) or allocation.is_unloading or allocation.copies.surplus:
+            continue
+        if not _move_other(allocation, pack) and not allocation.copies.count(pack.domain):
+            _unload_spare_copies(allocation, pack)
 
 
 def _hosts(allocation: Allocation, pack: Pack) -> list[str]:
