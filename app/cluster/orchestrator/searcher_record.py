@@ -183,8 +183,16 @@ class SearcherRecord:
             )
         return is_lost
 
-    def add_order(self, order: Order, *, now: float) -> None:
-        """Add a pending order."""
+    def add_order(self, order: Order, reason: str, *, now: float) -> None:
+        """Add a pending order, and log it with the reason for it."""
+        log.info(
+            "Order to searcher %s: %s %s (%.12s): %s",
+            self.report.searcher_id,
+            type(order).__name__.lower(),
+            order.domain,
+            order.sha256,
+            reason,
+        )
         held = self.version(order.domain)
         self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
         self._changed.add(order.domain)
@@ -216,10 +224,6 @@ class SearcherRecord:
         """Return the version of a domain's pack on the searcher."""
         return self._packs.by_domain.get(domain)
 
-    def _has(self, domain: str, sha256: str) -> bool:
-        held = self.version(domain)
-        return held is not None and held.sha256 == sha256
-
     def versions(self) -> Iterable[PackVersion]:
         """Return all pack versions on the searcher."""
         return self._packs.by_domain.values()
@@ -235,10 +239,12 @@ class SearcherRecord:
 
     def state(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
         """Return the searcher's part of the state for a decision. Drops failures of long ago, and of held versions."""
+        by_domain = self._packs.by_domain
+        held = {by_domain[each.domain].sha256 for each in self._failed.values() if each.domain in by_domain}
         self._failed = {
             sha256: each
             for sha256, each in self._failed.items()
-            if now < each.until + (0.0 if self._has(each.domain, sha256) else LONGEST_BACKOFF)
+            if now < each.until + (0.0 if sha256 in held else LONGEST_BACKOFF)
         }
         orders = {domain: pending.order for domain, pending in self._pending.items()}
         ordered = {order.sha256 for order in orders.values()}
@@ -257,7 +263,7 @@ class SearcherRecord:
             free=0 if has_unknown else self.report.free_space,
             capacity=max(self.report.capacity, self.report.free_space + self._packs.used_mb),
             used=self._packs.used_mb,
-            held=self._packs.by_domain,
+            held=by_domain,
             orders=orders,
             failures={sha256: each.failure for sha256, each in self._failed.items()},
             backing_off=frozenset(sha256 for sha256, each in self._failed.items() if each.until > now),

@@ -180,9 +180,6 @@ class OrchestratorService:
         self._schedule.start_due(domains=self.state.domains, unclear=self.state.unclear_domains, now=now)
         if self._schedule.is_complete and self._registration.has_ended(now=now):
             self.state.begin_placing()
-        self._send_orders(now=now)
-
-    def _send_orders(self, *, now: float) -> None:
         began = self._clock()
         orders = self.state.tick(now=now, may_place=began >= self._may_place_at)
         ended = self._clock()

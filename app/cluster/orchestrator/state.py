@@ -135,34 +135,22 @@ class OrchestratorState:
         if not may_place or not self.ready or self._registry.awaited or is_current:
             return ()
         self._catalog.prune(self._registry.versions(), is_on_searcher=self._is_on_searcher)
-        placement = place(self._cluster(now=now), self._copies)
-        records = self._registry.records
-        for addressed in placement.orders:
-            order = addressed.order
-            log.info(
-                "Order to searcher %s: %s %s (%.12s): %s",
-                addressed.searcher_id,
-                type(order).__name__.lower(),
-                order.domain,
-                order.sha256,
-                addressed.reason,
-            )
-            records[addressed.searcher_id].add_order(order, now=now)
-        self._note_reasons(placement)
-        self._backoff_ends_at = min((each.backoff_ends_at(now=now) for each in records.values()), default=float("inf"))
-        self._is_placed = True
-        return placement.orders
-
-    def _cluster(self, *, now: float) -> ClusterState:
-        """Return all that a decision depends on."""
         self._update()
-        return ClusterState(
+        records = self._registry.records
+        cluster = ClusterState(
             packs=self._catalog.packs,
-            searchers=tuple(each.state(self._catalog.by_checksum, now=now) for each in self._registry.records.values()),
+            searchers=tuple(each.state(self._catalog.by_checksum, now=now) for each in records.values()),
             replicas=self._replicas,
             deleted=frozenset(self._catalog.deleted),
             trusted=frozenset().union(*self._trusted.values()),
         )
+        placement = place(cluster, self._copies)
+        for each in placement.orders:
+            records[each.searcher_id].add_order(each.order, each.reason, now=now)
+        self._note_reasons(placement)
+        self._backoff_ends_at = min((each.backoff_ends_at(now=now) for each in records.values()), default=float("inf"))
+        self._is_placed = True
+        return placement.orders
 
     def _note_reasons(self, placement: Placement) -> None:
         """Log why copies cannot be placed, where the reason is new, and note the changed domains."""
