@@ -272,9 +272,20 @@ def run(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> None:
 
 
 async def arun(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> None:
-    """Run requests as `run` does, in an event loop."""
+    """Run requests as `run` does, in an event loop. The requestor's thread completes the futures."""
+    loop, completed = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake_from_thread(_done: Future[Reply]) -> None:
+        with suppress(RuntimeError):  # The loop is closed, so nothing waits any more.
+            loop.call_soon_threadsafe(completed.set)
+
     for in_flight, seconds in _rounds(requests, deadline):
-        await _first_completed(in_flight, seconds)
+        completed.clear()
+        for future in in_flight:
+            future.add_done_callback(wake_from_thread)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await completed.wait()
 
 
 def _rounds(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> Iterator[tuple[list[Future[Reply]], float]]:
@@ -292,25 +303,3 @@ def _rounds(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> Iterato
             yield in_flight, max(0.0, due - time.monotonic())
     for request in requests:
         request.end()
-
-
-async def _first_completed(futures: Iterable[Future[Reply]], seconds: float) -> None:
-    """Wait until one of the futures is done, at most `seconds`. Futures are completed by the requestor's thread."""
-    loop = asyncio.get_running_loop()
-    wakened: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not wakened.done():
-            wakened.set_result(None)
-
-    def wake_from_thread(_done: Future[Reply]) -> None:
-        with suppress(RuntimeError):  # The loop is closed, so nothing waits any more.
-            loop.call_soon_threadsafe(wake)
-
-    for future in futures:
-        future.add_done_callback(wake_from_thread)
-    timer = loop.call_later(seconds, wake)
-    try:
-        await wakened
-    finally:
-        timer.cancel()

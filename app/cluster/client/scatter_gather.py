@@ -36,10 +36,6 @@ LOOK_AHEAD = 10
 #: Best bets of one result.
 MAX_BEST_BETS = 5
 
-#: What decides between hits of several packs: the date if hits are sorted by it, then the score.
-_Rank = tuple[str, float]
-#: The hits of one pack in its own order, with their ranks.
-_RankedHits = list[tuple[_Rank, Hit]]
 #: Digits of a score that count. The rarity of a word differs by more than that between two packs.
 _DIGITS = 2
 #: Power of a hit's coverage in its score. A pack raises its best passages, however little of the query they have.
@@ -127,8 +123,8 @@ def merge(
         hits = tuple(hit for reply in merged for hit in reply.results.hits)
     else:
         end = min(request.offset + request.limit, MAX_MERGED)
-        ranked = [_ranked_hits(reply, by_date=request.sort == "date") for reply in merged]
-        hits = tuple(islice(_interleave_by_rank(ranked), min(request.offset, end), end))
+        in_order = _interleave_by_rank(merged, by_date=request.sort == "date")
+        hits = tuple(islice(in_order, min(request.offset, end), end))
     return SearchResult(
         total=total,
         estimated=any(reply.results.estimated for reply in merged),
@@ -153,32 +149,29 @@ def interleave(lists: Iterable[Sequence[str]], *, limit: int) -> tuple[str, ...]
     return tuple(islice(dict.fromkeys(text for each in rounds for text in each if text is not None), limit))
 
 
-def _ranked_hits(reply: SearchReply, *, by_date: bool) -> _RankedHits:
-    """Rank the hits of a pack by score, or by date: undated hits last, and within a day by score."""
-    hits = reply.results.hits
-    scores = [hit.score * hit.coverage**_COVERAGE for hit in hits]
-    if not by_date:
-        # A hit that its pack puts before another one counts as no worse than that one. Only hits of one group are
-        # compared: those of later groups are not there on each page of results, and would change the order.
-        groups = (scores[at : at + LOOK_AHEAD] for at in range(0, len(scores), LOOK_AHEAD))
-        scores = [score for group in groups for score in reversed([*accumulate(reversed(group), max)])]
-    return [
-        ((hit.modified if by_date else "", round(score / reply.results.score_bound, _DIGITS)), hit)
-        for score, hit in zip(scores, hits, strict=True)
-    ]
-
-
-def _interleave_by_rank(lists: Sequence[_RankedHits]) -> Iterator[Hit]:
+def _interleave_by_rank(replies: Sequence[SearchReply], *, by_date: bool) -> Iterator[Hit]:
     """Yield the best of the next hits of all packs, again and again; on a tie that of the pack which gave fewer hits.
 
-    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order. A link
-    that came before is left out: packs overlap if the hosts of one are below the other's.
+    By date, undated hits come last, and within a day the score decides. The order depends only on the hits before it in
+    each pack, so pages of any size are parts of the same order. A link that came before is left out: packs overlap if
+    the hosts of one are below the other's.
     """
-    given = [0] * len(lists)
+    ranks: list[list[tuple[str, float]]] = []
+    for results in (reply.results for reply in replies):
+        scores = [hit.score * hit.coverage**_COVERAGE for hit in results.hits]
+        if not by_date:
+            # A hit that its pack puts before another one counts as no worse than that one. Only hits of one group are
+            # compared: those of later groups are not there on each page of results, and would change the order.
+            groups = (scores[at : at + LOOK_AHEAD] for at in range(0, len(scores), LOOK_AHEAD))
+            scores = [score for group in groups for score in reversed([*accumulate(reversed(group), max)])]
+        scores = [round(score / results.score_bound, _DIGITS) for score in scores]
+        dates = [hit.modified if by_date else "" for hit in results.hits]
+        ranks.append(list(zip(dates, scores, strict=True)))
+    given = [0] * len(replies)
     seen: set[str] = set()
-    while left := [at for at, pack in enumerate(lists) if given[at] < len(pack)]:
-        best = max(left, key=lambda at: (lists[at][given[at]][0], -given[at]))
-        hit = lists[best][given[best]][1]
+    while left := [at for at, each in enumerate(ranks) if given[at] < len(each)]:
+        best = max(left, key=lambda at: (ranks[at][given[at]], -given[at]))
+        hit = replies[best].results.hits[given[best]]
         given[best] += 1
         if hit.link not in seen:
             seen.add(hit.link)
