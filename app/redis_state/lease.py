@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import uuid
@@ -46,6 +45,10 @@ class Renewer:
                     renewal()
 
 
+#: The renewers by process, whose threads a forked child does not have, and by the seconds of their leases.
+_renewers: dict[tuple[int, float], Renewer] = {}
+
+
 @contextmanager
 def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float = 1.0) -> Iterator[Lock]:
     """Hold the lease `name` for the block; raises Postpone while another process holds it.
@@ -60,7 +63,7 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
         if redis.get(lock.name) not in (token, token.encode()):
             raise Postpone(retry_after, f"{name} is held by another worker", code="lease-held")
         lock.local.token = token.encode()
-    renewer = _renewer(os.getpid(), seconds)
+    renewer = _renewers.setdefault((os.getpid(), seconds), Renewer(seconds=seconds))
     try:
         renewer.add(token, lock.reacquire)
         yield lock
@@ -69,9 +72,3 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
         # Lost meanwhile: the present holder keeps it. The block may have released it.
         with suppress(LockError):
             lock.release()
-
-
-@functools.cache
-def _renewer(_process: int, seconds: float) -> Renewer:
-    """Return the renewer of a process, whose thread a forked child does not have."""
-    return Renewer(seconds=seconds)
