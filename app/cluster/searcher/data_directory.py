@@ -90,20 +90,26 @@ class DataDirectory:
 
         They were checked when they arrived.
         """
-        newest: dict[str, tuple[int, StoredPack]] = {}
-        for note in self.folder.glob("*/*.json"):
-            held = _stored_pack(note) if _OWN_FILE.fullmatch(note.name) else None
-            # A process that was killed between adding a version and removing the previous one leaves both.
-            if held and note.stat().st_mtime_ns > newest.get(held[0].domain, (0,))[0]:
-                newest[held[0].domain] = (note.stat().st_mtime_ns, held)
-        packs = [held for _mtime, held in newest.values()]
-        kept = {path for _version, path in packs}
+        newest: dict[str, StoredPack] = {}
+        notes = [note for note in self.folder.glob("*/*.json") if _OWN_FILE.fullmatch(note.name)]
+        # A process that was killed between adding a version and removing the previous one leaves both: the later holds.
+        for note in sorted(notes, key=lambda note: note.lstat().st_mtime_ns):
+            path = note.with_suffix(".sqlite")
+            try:
+                version = read(PackVersion, note.read_bytes())
+                size = size_mb(path.stat().st_size)
+            except (InvalidMessage, OSError) as error:
+                log.warning("Pack not recovered, removed: %s: %s", note, error)
+                continue
+            if (version.domain, version.size_mb) == (note.parent.name, size):
+                newest[version.domain] = (version, path)
+        kept = {path for _version, path in newest.values()}
         for folder in self.folder.iterdir():
             if folder.is_dir() and folder != self._loading and not folder.is_symlink():
                 _remove_files(folder, kept=kept)
                 with suppress(OSError):  # It holds a pack, or a file of another program.
                     folder.rmdir()
-        return sorted(packs, key=lambda held: held[0].domain)
+        return [newest[domain] for domain in sorted(newest)]
 
     @contextmanager
     def temporary_file(self) -> Iterator[Path]:
@@ -225,16 +231,3 @@ def _remove_files(folder: Path, *, kept: Container[Path] = ()) -> None:
     for path in folder.iterdir():
         if _OWN_FILE.fullmatch(path.name) and path.with_suffix(".sqlite") not in kept:
             path.unlink()
-
-
-def _stored_pack(note: Path) -> StoredPack | None:
-    """Return the pack that a note describes, or None if the note is unreadable or does not match the file."""
-    path = note.with_suffix(".sqlite")
-    try:
-        version = read(PackVersion, note.read_bytes())
-        noted = (version.domain, version.size_mb)
-        actual = (note.parent.name, size_mb(path.stat().st_size))
-    except (InvalidMessage, OSError) as error:
-        log.warning("Pack not recovered, removed: %s: %s", note, error)
-        return None
-    return (version, path) if noted == actual else None

@@ -64,25 +64,23 @@ class QueryProcess:
         """
         with self._lock:
             for _ in range(_ATTEMPTS):
+                path, settings = searcher.path, searcher.settings
+                # The first query of a pack opens it, which may take a while on a slow disk.
+                patience = self._patience + (0.0 if path in self._open else OPENING_SECONDS)
+                is_unchanged = self._open.pop(path, NO_SETTINGS) is settings
+                closing = (self._open.popitem(last=False)[0],) if len(self._open) >= _MAX_OPEN else ()
+                self._open[path] = None
+                query = PackQuery(path, request, self._time_limit, None if is_unchanged else settings, closing)
                 try:
-                    return self._answer(searcher, request)
+                    answer = self._exchange(query, seconds=patience)
                 except (EOFError, OSError) as error:
                     log.warning("Query process %d ended, it is started again: %r", self.pid, error)
                     self._end(0.0)
                     self._start()
+                else:
+                    self._open[path] = settings
+                    return answer
         raise PackCorrupt(f"{searcher.path.name}: the process that searched it ended {_ATTEMPTS} times")
-
-    def _answer(self, searcher: PackSearcher, request: SearchRequest | SuggestRequest) -> bytes:
-        path, settings = searcher.path, searcher.settings
-        # The first query of a pack opens it, which may take a while on a slow disk.
-        patience = self._patience + (0.0 if path in self._open else OPENING_SECONDS)
-        is_unchanged = self._open.pop(path, NO_SETTINGS) is settings
-        closing = (self._open.popitem(last=False)[0],) if len(self._open) >= _MAX_OPEN else ()
-        self._open[path] = None
-        query = PackQuery(path, request, self._time_limit, None if is_unchanged else settings, closing)
-        answer = self._exchange(query, seconds=patience)
-        self._open[path] = settings
-        return answer
 
     def _exchange(self, query: PackQuery, *, seconds: float) -> bytes:
         """Return the process's answer; raises EOFError or OSError if it has ended."""

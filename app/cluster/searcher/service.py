@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
-from app.broker.rpc.responder import Responder, Work
+from app.broker.rpc.responder import Responder
 from app.cluster.protocol import Load, Unload, read
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
@@ -54,29 +53,24 @@ class QueryHandler:
         request: SearchRequest | SuggestRequest
         request = read(SearchRequest, payload) if kind == "search" else read(SuggestRequest, payload)
         held = self._packs.version(request.domain)
+        began, outcome = time.monotonic(), "exception"
         try:
             # While the pack is lent it is not closed, in no process.
-            with _counted(kind), self._packs.lend(request.domain) as searcher:
-                return self._pool.answer(searcher, request)
-        except PackCorrupt as error:
-            log.warning("%s: a query failed, the pack will be checked: %s", request.domain, error)
-            if held is not None:
-                self._request_check(IntegrityCheck(domain=request.domain, sha256=held.sha256))
+            with self._packs.lend(request.domain) as searcher:
+                reply = self._pool.answer(searcher, request)
+        except ApplicationError as error:
+            outcome = error.reason
+            if isinstance(error, PackCorrupt):
+                log.warning("%s: a query failed, the pack will be checked: %s", request.domain, error)
+                if held is not None:
+                    self._request_check(IntegrityCheck(domain=request.domain, sha256=held.sha256))
             raise
-
-
-@contextmanager
-def _counted(kind: str) -> Iterator[None]:
-    began, outcome = time.monotonic(), "exception"
-    try:
-        yield
-        outcome = "ok"
-    except ApplicationError as error:
-        outcome = error.reason
-        raise
-    finally:
-        SEARCHER_QUERIES.add(kind, outcome)
-        SEARCHER_SECONDS.add(kind, amount=time.monotonic() - began)
+        else:
+            outcome = "ok"
+            return reply
+        finally:
+            SEARCHER_QUERIES.add(kind, outcome)
+            SEARCHER_SECONDS.add(kind, amount=time.monotonic() - began)
 
 
 class SearcherService:
@@ -107,9 +101,14 @@ class SearcherService:
         except Undecodable as error:
             self._responder.answer(delivery, partial(_refuse, error))
             return
+
+        def query() -> bytes:
+            with span(lambda: "query", delivery.headers):
+                return self._query_handler.answer(payload)
+
         match payload.get("type"):
             case "search" | "suggest":
-                self._responder.answer(delivery, _traced(delivery, partial(self._query_handler.answer, payload)))
+                self._responder.answer(delivery, query)
             case "load" | "unload" if delivery.exchange == queries_exchange.name:
                 raise InvalidMessage(f"an order came from {delivery.exchange}, to which clients publish: {payload}")
             case "load":
@@ -137,16 +136,6 @@ class SearcherService:
         self._reporter.close()
         self._packs.close()
         self._pool.close()
-
-
-def _traced(delivery: Delivery, answer: Work) -> Work:
-    """Return the work on a query as a span in the trace of its message."""
-
-    def traced() -> bytes | None:
-        with span(lambda: "query", delivery.headers):
-            return answer()
-
-    return traced
 
 
 def _refuse(error: ApplicationError) -> bytes:
