@@ -63,23 +63,21 @@ class Copies:
         self._packs = state.packs
         self._ordered = set()
         for domain in domains:
-            self._count(domain, state, searchers)
+            fresh, stale = set[str](), set[str]()
+            pack = self._packs.get(domain)
+            for searcher_id, searcher in searchers.items():
+                version = searcher.held.get(domain)
+                if pack and version:
+                    is_newest = version.sha256 == pack.sha256 or version.sha256 in state.trusted
+                    (fresh if is_newest else stale).add(searcher_id)
+            self.fresh.replace(domain, fresh)
+            self.stale.replace(domain, stale)
+            self.coming.pop(domain, None)
+            self._sort(domain)
         self.changed.clear()
         for searcher_id, searcher in searchers.items():
             for order in searcher.orders.values():
                 self.apply(searcher_id, order)
-
-    def _count(self, domain: str, state: ClusterState, searchers: Mapping[str, SearcherState]) -> None:
-        fresh, stale = set[str](), set[str]()
-        if (pack := self._packs.get(domain)) is not None:
-            for searcher_id, searcher in searchers.items():
-                if (version := searcher.held.get(domain)) is not None:
-                    is_newest = version.sha256 == pack.sha256 or version.sha256 in state.trusted
-                    (fresh if is_newest else stale).add(searcher_id)
-        self.fresh.replace(domain, fresh)
-        self.stale.replace(domain, stale)
-        self.coming.pop(domain, None)
-        self._sort(domain)
 
     def apply(self, searcher_id: str, order: Order) -> None:
         """Apply an order."""
