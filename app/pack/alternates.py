@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Final
@@ -74,7 +73,16 @@ def assign(database: sqlite3.Connection) -> None:
     leaders: dict[int, int] = {}
     for table, columns in _TABLES.items():
         database.execute(f"CREATE TEMP TABLE {table} ({columns}) WITHOUT ROWID")
-    for members in chain(_of_paths(database), _linked(database)):
+    # Pages in different languages that have the same path but for their languages.
+    database.create_function("without_language", 2, without_language, deterministic=True)
+    database.execute(_BY_PATH)
+    of_paths = ([page for _, page in rows] for _, rows in groupby(database.execute(_OF_PATHS), key=itemgetter(0)))
+    # Pairs that name each other (`hreflang`): one that is named alone may be the start page, which some sites name on
+    # every page.
+    database.execute(_URLS)
+    named = ((page, url) for page, urls in database.execute(_ALTERNATES) for url in urls.split("\n"))
+    database.executemany(_NAME, named)
+    for members in chain(of_paths, database.execute(_LINKED)):
         first, *others = sorted({leader_of(page, leaders) for page in members})
         leaders |= dict.fromkeys(others, first)
     for table in _TABLES:
@@ -83,25 +91,6 @@ def assign(database: sqlite3.Connection) -> None:
     former = dict(database.execute(_FORMER))
     differing = [page for page in {*found, *former} if found.get(page, 0) != former.get(page, 0)]
     database.executemany(_UPDATE, ((found.get(page, 0), page) for page in sorted(differing)))
-
-
-def _of_paths(database: sqlite3.Connection) -> Iterator[list[int]]:
-    """Yield the pages in different languages that have the same path but for their languages."""
-    database.create_function("without_language", 2, without_language, deterministic=True)
-    database.execute(_BY_PATH)
-    for _, rows in groupby(database.execute(_OF_PATHS), key=itemgetter(0)):
-        yield [page for _, page in rows]
-
-
-def _linked(database: sqlite3.Connection) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of pages in different languages that name each other as alternates (`hreflang`).
-
-    One that is named alone may be the start page, which some sites name on every page.
-    """
-    database.execute(_URLS)
-    named = ((page, url) for page, urls in database.execute(_ALTERNATES) for url in urls.split("\n"))
-    database.executemany(_NAME, named)
-    yield from database.execute(_LINKED)
 
 
 def start_language(database: sqlite3.Connection) -> str:

@@ -10,9 +10,9 @@ import hashlib
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from app.storage.layout import Page
 
@@ -37,6 +37,7 @@ SELECT former.url, former.canonical_key, CAST(former_links.anchors AS BLOB),
 FROM former_links LEFT JOIN former_pages AS former USING (page_id)
 LEFT JOIN pages USING (page_id) LEFT JOIN links USING (page_id)
 """
+#: Former URL and key, present URL and key of a row; NULL if the row is new or removed.
 _MOVED: Final = """
 SELECT page_id, former.url, former.canonical_key, pages.url, pages.canonical_key
 FROM former_pages AS former LEFT JOIN pages USING (page_id)
@@ -65,25 +66,15 @@ _TEXTS: Final = "SELECT DISTINCT text FROM link_texts WHERE target = ?"
 _TARGETS: Final = "SELECT DISTINCT target FROM link_texts WHERE text = ? AND first_of_text > 0"
 _PAGE_IDS: Final = "SELECT page_id FROM addresses WHERE address = ? ORDER BY is_other, page_id"
 
-#: Page id, former URL and key, present URL and key of a row; None if the row is new or removed.
-_Moved: TypeAlias = tuple[str, str | None, str | None, str | None, str | None]
 #: What identifies a URL: 64 bits of its hash.
 LinkAddress: TypeAlias = int
 #: Text and fragment of the links to a page, with the number of other pages that have each.
 Names: TypeAlias = "Counter[tuple[str, str]]"
 
-
 #: The last four columns of `link_texts`, by its first three: target, text and fragment.
 _Counts: TypeAlias = dict[tuple[LinkAddress, str, str], list[int]]
 #: How many pages have an entry of `packed_links`, those of other pages and those of the pages that they lead to.
 _Counted: TypeAlias = "tuple[Counter[str], Counter[str]]"
-
-
-class LinkChanges(NamedTuple):
-    """The page ids of rows whose anchor texts may differ now, and what links called pages whose links differ."""
-
-    page_ids: set[str]
-    former_names: dict[str, Names]
 
 
 @lru_cache(maxsize=20_000)
@@ -123,8 +114,11 @@ def count_all(database: sqlite3.Connection) -> None:
     _write(database, _link_texts(counted))
 
 
-def count_changed(database: sqlite3.Connection) -> LinkChanges:
-    """Count the link texts of changed pages again, and return which pages that concerns."""
+def count_changed(database: sqlite3.Connection) -> tuple[set[str], dict[str, Names]]:
+    """Count the link texts of changed pages again.
+
+    Return the page ids of rows whose anchor texts may differ now, and what links called pages whose links differ.
+    """
     entries: _Counted = Counter(), Counter()
     for former_url, former_key, former_links, url, key, links in database.execute(_CHANGED_LINKS).fetchall():
         if former_links is not None:
@@ -136,17 +130,21 @@ def count_changed(database: sqlite3.Connection) -> LinkChanges:
     moved = database.execute(_MOVED).fetchall()
     arrived = {address for _, *urls in moved for address in map(address_of, filter(None, urls))}
     targets = arrived | {target for target, _, _ in counted}
-    texts = {text for _, text, _ in counted} | {text for target in arrived for text in _texts(database, target)}
+    texts = {text for _, text, _ in counted}
+    texts |= {text for target in arrived for (text,) in database.execute(_TEXTS, (target,))}
     concerned = {page for target in targets for page in _page_ids(database, target)}
     former_names = {page: names_of(database, page) for page in concerned}
     was_common = {text: is_common(database, text) for text in texts}
-    _move(database, moved)
+    for page_id, _, _, url, key in moved:
+        database.execute("DELETE FROM addresses WHERE page_id = ?", (page_id,))
+        if url is not None and key is not None:
+            database.executemany(_NOTE_ADDRESS, _addresses(page_id, url, key))
     _write(database, counted)
     for text, common in was_common.items():
         if is_common(database, text) != common:
             targets.update(target for (target,) in database.execute(_TARGETS, (text,)))
     concerned |= {page for target in targets for page in _page_ids(database, target)}
-    return LinkChanges(concerned, former_names)
+    return concerned, former_names
 
 
 def common_texts(database: sqlite3.Connection) -> frozenset[str]:
@@ -182,7 +180,10 @@ def names_of(database: sqlite3.Connection, page_id: str) -> Names:
 def _count(counted: _Counted, url: str, key: str, packed: bytes, *, times: int = 1) -> None:
     """Add the entries of one page, which has this URL and key, or take them away."""
     others, own = counted
-    entries = _entries(packed)
+    try:
+        entries = zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace").split("\n\n")
+    except zlib.error:  # Others may write packs, too.
+        entries = []
     own_entries = [entry for entry in entries if entry.startswith((f"{url}\n", f"{key}\n"))]
     if times < 0:
         others.subtract(entries)
@@ -191,14 +192,6 @@ def _count(counted: _Counted, url: str, key: str, packed: bytes, *, times: int =
     for entry in own_entries:
         others[entry] -= times
         own[entry] += times
-
-
-def _entries(packed: bytes) -> list[str]:
-    """Return the entries that `packed_links` packed."""
-    try:
-        return zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace").split("\n\n")
-    except zlib.error:  # Others may write packs, too.
-        return []
 
 
 def _link_texts(counted: _Counted) -> _Counts:
@@ -225,13 +218,6 @@ def _write(database: sqlite3.Connection, counted: _Counts) -> None:
     database.executemany(_FORGET, (link for link, counts in counted.items() if min(counts) < 0))
 
 
-def _move(database: sqlite3.Connection, moved: Iterable[_Moved]) -> None:
-    for page_id, _, _, url, key in moved:
-        database.execute("DELETE FROM addresses WHERE page_id = ?", (page_id,))
-        if url is not None and key is not None:
-            database.executemany(_NOTE_ADDRESS, _addresses(page_id, url, key))
-
-
 def _addresses(page_id: str, url: str, key: str) -> list[tuple[LinkAddress, bool, str]]:
     own = [(address_of(key), False, page_id)]
     return own if url == key else [*own, (address_of(url), True, page_id)]
@@ -239,7 +225,3 @@ def _addresses(page_id: str, url: str, key: str) -> list[tuple[LinkAddress, bool
 
 def _page_ids(database: sqlite3.Connection, address: LinkAddress) -> list[str]:
     return [page_id for (page_id,) in database.execute(_PAGE_IDS, (address,))]
-
-
-def _texts(database: sqlite3.Connection, target: LinkAddress) -> Collection[str]:
-    return [text for (text,) in database.execute(_TEXTS, (target,))]

@@ -62,8 +62,8 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     are_due = site_values.are_due(since, rows.count(database))
     if are_due:
         lines = rows.leave_out_repeated(database, read_again, lines)
-    links = anchors.count_changed(database)
-    derived_columns.join_changed(database, links.page_ids)
+    linked, former_names = anchors.count_changed(database)
+    derived_columns.join_changed(database, linked)
     groups.assign_changed(database)
     alternates.assign_changed(database)
     former, values = values, site_values.determine(database) if are_due else values
@@ -71,7 +71,7 @@ def derive_changed(database: sqlite3.Connection, read_again: rows.ReadAgain, cha
     writer = IndexWriter(database, site=values.site_name, stemmers=values.stemmers)
     if (former.site_name, former.stemmers) == (values.site_name, values.stemmers):
         writer.update()
-        update_definitions(database, values.site_name, links.former_names)
+        update_definitions(database, values.site_name, former_names)
     else:
         writer.fill()
         write_definitions(database, values.site_name)
