@@ -51,7 +51,15 @@ class DatabaseCache:
                 _note(path, noted_etag(str(path), path.stat()))
                 path.replace(self._path(domain))
             # Also by a packer that caches nothing itself: the limit may be lower than before.
-            self._delete_surplus()
+            found = []
+            for other in self.folder.glob(f"*{_SUFFIX}"):
+                with suppress(FileNotFoundError):  # Another packer has taken it.
+                    found.append((other.stat(), other))
+            size, oldest = 0, time.time() - MAX_AGE
+            for status, other in sorted(found, key=lambda each: each[0].st_mtime, reverse=True):
+                size += status.st_size
+                if size > self.limit or status.st_mtime < oldest:
+                    other.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s: its database is not cached, so the next pack fetches all of it: %s", domain, error)
 
@@ -62,17 +70,6 @@ class DatabaseCache:
 
     def _path(self, domain: str) -> Path:
         return self.folder / f"{domain}{_SUFFIX}"
-
-    def _delete_surplus(self) -> None:
-        found = []
-        for path in self.folder.glob(f"*{_SUFFIX}"):
-            with suppress(FileNotFoundError):  # Another packer has taken it.
-                found.append((path.stat(), path))
-        size, oldest = 0, time.time() - MAX_AGE
-        for status, path in sorted(found, key=lambda each: each[0].st_mtime, reverse=True):
-            size += status.st_size
-            if size > self.limit or status.st_mtime < oldest:
-                path.unlink(missing_ok=True)
 
 
 def note_version(path: Path, version: str) -> None:

@@ -146,7 +146,7 @@ def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Defini
     for (text, _), pages in links.items():
         calls[words(text)] += pages
     added: set[str] = set()
-    for each in (*_of_page(page, site), *_of_sections(page), *_of_links(page, links)):
+    for each in _named_by(page, links, site):
         # A function may have several versions, each with an id.
         name = each.full_name
         if name in added:
@@ -159,8 +159,9 @@ def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[Defini
             yield " ".join(key), _Definition(each.kind, name, page.id, each.fragment, called, page.path)
 
 
-def _of_page(row: _NamedPage, site: str) -> Iterator[_Definition]:
-    """Yield what the title and the first heading name: all of it, its beginning, or the name in it."""
+def _named_by(row: _NamedPage, links: Names, site: str) -> Iterator[_Definition]:
+    """Yield a definition of each name that a page has, the best first."""
+    # What the title and the first heading name: all of it, its beginning, or the name in it.
     title = without_site_name(row.title, site)
     for text in dict.fromkeys((title, row.headings.partition("\n")[0])):
         plain = without_numbering(text)
@@ -168,18 +169,14 @@ def _of_page(row: _NamedPage, site: str) -> Iterator[_Definition]:
             # `path` is typed for a page with this name, rather than for one that is named `os.path`.
             is_qualified = " " not in name and last_part(name) != name
             yield _Definition(SECTION if is_qualified else OWN_PAGE, name, row.id)
-
-
-def _of_sections(row: _NamedPage) -> Iterator[_Definition]:
+    # What the headings of its sections and its terms name.
     for line in row.subsections.split("\n") if row.subsections else ():
         fragment, _, heading = line.partition("\t")
         for name in names_in_term(without_numbering(heading), fragment):
             kind = NAMED_SECTION if is_named_after(fragment, name) else SECTION
             kind = WORD if is_plain_word(name, heading, fragment) else kind
             yield _Definition(kind, name, row.id, fragment)
-
-
-def _of_links(row: _NamedPage, links: Names) -> Iterator[_Definition]:
+    # What links call its fragments.
     for text, fragment in sorted(links):
         for name in names_in_term(text, fragment) if fragment else ():
             yield _Definition(WORD if is_plain_word(name, text, fragment) else LINKED, name, row.id, fragment)

@@ -8,7 +8,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -116,26 +115,22 @@ def _read_frames(
     store: ObjectStore, domain: str, table: FrameTable, frames: Sequence[Frame]
 ) -> Iterator[tuple[Frame, bytes]]:
     """Yield frames, which are in order of their places, with their content. Adjacent ones are read at once."""
-    for number, in_object in groupby(frames, key=lambda frame: frame.number):
-        key = frames_key(domain, table.objects[number][0])
-        for run in _runs(in_object):
-            start = run[0].start
-            data = memoryview(store.get_part(key, start, run[-1].end - start))
-            for frame in run:
-                content = decompressed(data[frame.start - start : frame.end - start], limit=FRAME_SIZE)
-                if sha256(content) != frame.sha256:
-                    raise PackCorrupt(f"{domain}: a stored frame in {key} does not match the table of frames")
-                yield frame, content
-
-
-def _runs(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    run: list[Frame] = []
+    runs: list[list[Frame]] = []
     for frame in frames:
-        if run and (frame.start != run[-1].end or frame.end - run[0].start > READ_SIZE):
-            yield run
-            run = []
-        run.append(frame)
-    yield run
+        run = runs[-1] if runs else []
+        is_next = run and (frame.number, frame.start) == (run[-1].number, run[-1].end)
+        if is_next and frame.end - run[0].start <= READ_SIZE:
+            run.append(frame)
+        else:
+            runs.append([frame])
+    for run in runs:
+        key, start = frames_key(domain, table.objects[run[0].number][0]), run[0].start
+        data = memoryview(store.get_part(key, start, run[-1].end - start))
+        for frame in run:
+            content = decompressed(data[frame.start - start : frame.end - start], limit=FRAME_SIZE)
+            if sha256(content) != frame.sha256:
+                raise PackCorrupt(f"{domain}: a stored frame in {key} does not match the table of frames")
+            yield frame, content
 
 
 def _copy(former: Path, target: Path) -> None:

@@ -79,6 +79,16 @@ def assign_changed(database: sqlite3.Connection) -> None:
 
 def _assign(database: sqlite3.Connection, rows: list[_PageRow]) -> None:
     targets = targets_of({row.canonical_key: row.canonical for row in rows})
+    # Pages with one target are a group. Groups in which pages have the same text are joined.
+    leaders: dict[str, str] = {}
+    first_with: dict[int, str] = {}
+    for row in rows:
+        if row.text_hash:
+            same = first_with.setdefault(row.text_hash, targets[row.canonical_key])
+            leaders[leader_of(targets[row.canonical_key], leaders)] = leader_of(same, leaders)
+    groups: dict[str, list[_PageRow]] = defaultdict(list)
+    for row in rows:
+        groups[leader_of(targets[row.canonical_key], leaders)].append(row)
     shown: dict[int, int] = {}
 
     def preference(row: _PageRow) -> tuple[bool, int, bool, int, int, str]:
@@ -86,7 +96,7 @@ def _assign(database: sqlite3.Connection, rows: list[_PageRow]) -> None:
         key, path = row.canonical_key, row.path
         return (targets[key] != key, -row.inlinks, "?" in path, path.count("/"), len(path), key)
 
-    for group in _groups(rows, targets):
+    for group in groups.values():
         best = min(group, key=preference)
         shown.update((row.id, best.id) for row in group if row is not best)
     changes = [(shown.get(row.id, 0), row.id in shown, row.id) for row in rows if shown.get(row.id, 0) != row.shown_as]
@@ -123,17 +133,3 @@ def leader_of(member: T, leaders: dict[T, T]) -> T:
         leaders[member] = leaders.get(above, above)
         member = above
     return member
-
-
-def _groups(rows: list[_PageRow], targets: Mapping[str, str]) -> list[list[_PageRow]]:
-    """Return the groups of at least two pages: those with one target, joined where pages have the same text."""
-    leaders: dict[str, str] = {}
-    first_with: dict[int, str] = {}
-    for row in rows:
-        if row.text_hash:
-            same = first_with.setdefault(row.text_hash, targets[row.canonical_key])
-            leaders[leader_of(targets[row.canonical_key], leaders)] = leader_of(same, leaders)
-    groups: dict[str, list[_PageRow]] = defaultdict(list)
-    for row in rows:
-        groups[leader_of(targets[row.canonical_key], leaders)].append(row)
-    return [group for group in groups.values() if len(group) > 1]

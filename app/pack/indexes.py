@@ -161,15 +161,14 @@ class IndexWriter:
         """Write the entries of changed rows in these indexes again. Equal ones stay."""
         for former, present in changed_rows(self._database):
             row = former or present
-            if row is not None and former != present:
-                self._write(row.id, self._entries(former), self._entries(present))
-
-    def _write(self, row: int, former: _Entries | None, present: _Entries | None) -> None:
-        self._replace(_NAMES, row, former and former.names, present and present.names)
-        self._replace(_STEMS, row, former and former.stems, present and present.stems)
-        old, new = former.passages if former else (), present.passages if present else ()
-        for number, (before, after) in enumerate(zip_longest(old, new), row * MAX_PASSAGES):
-            self._replace(_PASSAGES, number, before, after)
+            if row is None or former == present:
+                continue
+            old, new = self._entries(former), self._entries(present)
+            self._replace(_NAMES, row.id, old and old.names, new and new.names)
+            self._replace(_STEMS, row.id, old and old.stems, new and new.stems)
+            passages = zip_longest(old.passages if old else (), new.passages if new else ())
+            for number, (before, after) in enumerate(passages, row.id * MAX_PASSAGES):
+                self._replace(_PASSAGES, number, before, after)
 
     def _replace(self, index: _Index, row: int, former: _Texts | None, present: _Texts | None) -> None:
         """Replace the entry of a row in an index, if it differs."""
@@ -253,15 +252,11 @@ def write_words(database: sqlite3.Connection) -> None:
 def _update_words(database: sqlite3.Connection) -> None:
     """Count the words that changed rows have gained or lost. A full vocabulary takes no word that is as rare as any."""
     database.execute(_VOCABULARY)
-    least = _least_docs(database)
+    words, fewest = database.execute("SELECT count(*), min(docs) FROM words").fetchone()
+    least = int(fewest) + 1 if words >= MAX_WORDS else 1
     for (word,) in database.execute(_CHANGED_WORDS, (MAX_WORD_LENGTH,)).fetchall():
         (docs,) = database.execute(_DOCS, (word,)).fetchone()
         if docs is None or docs < least:
             database.execute("DELETE FROM words WHERE word = ?", (word,))
         else:
             database.execute(_NOTE_WORD, (word, docs))
-
-
-def _least_docs(database: sqlite3.Connection) -> int:
-    words, least = database.execute("SELECT count(*), min(docs) FROM words").fetchone()
-    return int(least) + 1 if words >= MAX_WORDS else 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from app.errors import ObjectNotFound, PackError
 from app.storage.layout import content_key, id_in_key, list_versions
@@ -45,14 +45,6 @@ _ETAG: Final = "SELECT etag FROM stored WHERE page_id = ?"
 _HAS_ROW: Final = "SELECT 1 FROM pages WHERE page_id = ?"
 
 
-class PackDifference(NamedTuple):
-    """Objects that a pack has otherwise, in key order; page ids of rows without an object; and unchanged objects."""
-
-    changed: list[Stat]
-    deleted: list[str]
-    unchanged: list[Stat]
-
-
 class Listing:
     """The listed content of a domain, of which those are packed that belong into the pack.
 
@@ -68,7 +60,12 @@ class Listing:
         path.unlink(missing_ok=True)
         with self._opened() as database:
             database.executescript(_SCHEMA)
-            database.executemany(_NOTE, (_row(stat, is_packed) for stat in stats))
+            named = ((id_in_key(stat.key), stat) for stat in stats)
+            rows = (
+                (page_id, stat.etag, stat.size, stat.modified.isoformat(), stat.version, is_packed(page_id))
+                for page_id, stat in named
+            )
+            database.executemany(_NOTE, rows)
             database.execute("COMMIT")
             self.count, self.size = database.execute(_TOTALS).fetchone()
 
@@ -103,8 +100,11 @@ class Listing:
 
 def difference_of(
     database: sqlite3.Connection, store: ObjectStore, domain: str, page_ids: Iterable[str] | None
-) -> PackDifference:
-    """Compare single pages of the store with a pack, by ETag; of all pages (None) those with other versions."""
+) -> tuple[list[Stat], list[str], list[Stat]]:
+    """Compare single pages of the store with a pack, by ETag; of all pages (None) those with other versions.
+
+    Return the objects that differ, in key order; the page ids of rows without an object; and the unchanged objects.
+    """
     if page_ids is None:
         page_ids = differing_names(database.execute(_STORED), list_versions(store, domain))
 
@@ -113,18 +113,17 @@ def difference_of(
             return store.stat(content_key(domain, page_id))
         return None
 
-    difference = PackDifference([], [], [])
+    changed, unchanged, deleted = list[Stat](), list[Stat](), list[str]()
     ids = sorted(set(page_ids))
     for page_id, found in zip(ids, in_parallel(stat, ids, threads=parallel_reads(store)), strict=True):
         if found is None:
-            difference.deleted.append(page_id)
+            deleted.append(page_id)
         elif database.execute(_ETAG, (page_id,)).fetchone() == (found.etag,):
-            difference.unchanged.append(found)
+            unchanged.append(found)
         else:
-            difference.changed.append(found)
+            changed.append(found)
     # Of a recorded tombstone no row is left.
-    difference.deleted[:] = (each for each in difference.deleted if database.execute(_HAS_ROW, (each,)).fetchone())
-    return difference
+    return changed, [each for each in deleted if database.execute(_HAS_ROW, (each,)).fetchone()], unchanged
 
 
 def differing_names(rows: Iterator[tuple[str, str | None]], listed: Iterable[tuple[str, str]]) -> set[str]:
@@ -143,8 +142,3 @@ def differing_names(rows: Iterator[tuple[str, str | None]], listed: Iterable[tup
         if row and row[0] == name:
             row = next(rows, None)
     return differing.union(name for name, _ in (*filter(None, [row]), *rows))
-
-
-def _row(stat: Stat, is_packed: Callable[[str], bool]) -> tuple[Any, ...]:
-    page_id = id_in_key(stat.key)
-    return page_id, stat.etag, stat.size, stat.modified.isoformat(), stat.version, is_packed(page_id)
