@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from app.errors import PackCorrupt
-from app.search.number_arrays import LARGEST, Numbers, packed, unpacked
+from app.search.number_arrays import LARGEST, packed, unpacked
 
 #: Name, width and bytes of an array, and the values that its numbers stand for, as JSON.
 _Stored: TypeAlias = tuple[str, str, bytes, str]
@@ -78,10 +78,16 @@ class _Columns:
         self._numbers["inlinks"][page] = min(max(0, inlinks), LARGEST)
         self._numbers["alternate_group"][page] = alternate_group
         self._numbers["shown_as"][page] = shown_as
-        self._numbers["date"][page] = _day(modified)
+        # 20261121 for `2026-11-21`, and 0 for an invalid date.
+        day = modified.replace("-", "")
+        self._numbers["date"][page] = int(day) if len(day) == 8 and day.isascii() and day.isdigit() else 0
         texts = {"section": section, "lang": lang.lower(), "type": content_type.partition(";")[0].strip().lower()}
         for name, text in texts.items():
-            self._numbers[name][page] = _code(self._codes[name], text, most=_MAX_VALUES[name])
+            codes = self._codes[name]
+            if text not in codes and len(codes) < _MAX_VALUES[name]:
+                codes[text] = len(codes)
+            # Beyond the limit, a new text counts as the empty one.
+            self._numbers[name][page] = codes.get(text, 0)
 
     def forget(self, page: int) -> None:
         """Forget the properties of a removed row."""
@@ -97,10 +103,15 @@ class _Columns:
             self._codes[name] = {texts[former]: code for former, code in new.items()}
 
     def stored(self) -> Iterator[_Stored]:
-        """Yield the arrays as they are stored."""
+        """Yield the arrays as they are stored.
+
+        The last two are the pages that are not shown, in order of those that are shown for them, and these.
+        """
         for name, numbers in self._numbers.items():
             yield _stored(name, numbers, self._codes.get(name, {}))
-        yield from _copies(self._numbers["shown_as"])
+        hidden = sorted((shown, page) for page, shown in enumerate(self._numbers["shown_as"]) if shown)
+        yield _stored("copies", [page for _, page in hidden])
+        yield _stored("shown", [shown for shown, _ in hidden])
 
 
 def write_properties(database: sqlite3.Connection) -> None:
@@ -163,28 +174,5 @@ def _are_spent(rows: int, last: int) -> bool:
     return last > _MAX_IDS * rows + _SPARE_IDS
 
 
-def _copies(shown_as: Numbers) -> Iterator[_Stored]:
-    """Yield the pages that are not shown, in order of those that are shown for them, and these in another array."""
-    hidden = sorted((shown, page) for page, shown in enumerate(shown_as) if shown)
-    yield _stored("copies", [page for _, page in hidden])
-    yield _stored("shown", [shown for shown, _ in hidden])
-
-
 def _stored(name: str, numbers: Sequence[int], codes: Mapping[str, int] = {}) -> _Stored:
     return (name, *packed(numbers), json.dumps([*codes]))
-
-
-def _day(modified: str) -> int:
-    """Return 20261121 for `2026-11-21`, and 0 for an invalid date."""
-    digits = modified.replace("-", "")
-    return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdigit() else 0
-
-
-def _code(codes: dict[str, int], value: str, *, most: int) -> int:
-    """Return the code of a value. A new value gets the next one, or 0, that of the empty value, if there are `most`."""
-    code = codes.get(value)
-    if code is None:
-        code = len(codes) if len(codes) < most else 0
-        if code:
-            codes[value] = code
-    return code

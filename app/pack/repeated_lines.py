@@ -9,11 +9,11 @@ import sqlite3
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from app.storage.layout import Page
-from app.storage.page_parts import BREADCRUMB, CODE, HEADINGS, Block, body_of
+from app.storage.page_parts import BREADCRUMB, CODE, HEADINGS, body_of
 from app.text.lines import OTHER, SENTENCE, ended, spaced, without_ends
 
 #: Share and number of pages with different texts on which a line must be to count as repeated, and to remain so. The
@@ -42,13 +42,12 @@ def lines_of(page: Page) -> list[str]:
             if spaced(text) != text:  # Very few pages have a character that ends lines.
                 blocks = [block._replace(lines=(*map(spaced, block.lines),)) for block in blocks]
             rest = without_ends(page.body[len(text) :]).strip(" ")
-            return [line for block in blocks for line in _ended(block)] + [rest + OTHER] * bool(rest)
+            lines = []
+            for block in blocks:
+                is_heading, may_be_sentence = block.kind in HEADINGS, block.kind not in (CODE, BREADCRUMB)
+                lines += ended(block.lines, is_heading=is_heading, may_be_sentence=may_be_sentence)
+            return lines + [rest + OTHER] * bool(rest)
     return [without_ends(page.body) + SENTENCE] if page.body else []
-
-
-def _ended(block: Block) -> list[str]:
-    is_heading, may_be_sentence = block.kind in HEADINGS, block.kind not in (CODE, BREADCRUMB)
-    return ended(block.lines, is_heading=is_heading, may_be_sentence=may_be_sentence)
 
 
 def note_lines(database: sqlite3.Connection, page_id: str, hashes: bytes, removed: bytes) -> None:
@@ -83,7 +82,8 @@ def without(lines: Collection[str], repeated: frozenset[int]) -> tuple[str, byte
 
     Where there are no others, the text has the repeated ones.
     """
-    hashes = [*_hashes(lines)]
+    # SQLite stores numbers of this size. A site has millions of lines, so no line takes a step of Python's.
+    hashes = [*map(zlib.crc32, map(str.encode, lines))]
     removed = repeated.intersection(hashes)
     own = [line for line, hashed in zip(lines, hashes, strict=True) if hashed not in removed] if removed else lines
     return "".join(own or lines), _packed(hashes), _packed(removed)
@@ -107,11 +107,6 @@ def _counted(pages: Iterable[tuple[bytes]], *, among: frozenset[int] | None = No
         lines = _unpacked(hashes)
         counts.update(lines if among is None else among.intersection(lines))
     return counts, number
-
-
-def _hashes(lines: Iterable[str]) -> Iterator[int]:
-    """Return a number for each line, which SQLite stores: a site has millions, so no line takes a step of Python's."""
-    return map(zlib.crc32, map(str.encode, lines))
 
 
 def _packed(hashes: Iterable[int]) -> bytes:

@@ -178,12 +178,19 @@ def _write(
     page: Page,
     left_out: frozenset[int],
 ) -> None:
+    """Write the row of a page. One that declares no language gets the one of its text."""
     lines = repeated_lines.lines_of(page)
     whole = "".join(lines)
     if _storable(whole) != whole:
         lines = [*map(_storable, lines)]
     body, hashes, removed = repeated_lines.without(lines, left_out)
-    database.execute(statement, _row(stored, page, body))
+    title, description = _storable(page.title), _storable(page.description)
+    lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
+    names = (page.canonical_key, page.url, page.path, section(page.path))
+    kinds = (page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
+    headings = ("\n".join(page.headings), subsections(page))
+    texts = (lang, title, description, hash_of(title, without_ends(body)), body)
+    database.execute(statement, (stored.page_id, *map(_storable, (*names, *kinds, *headings)), *texts))
     _note_stored(database, stored)
     note_links(database, stored.page_id, page)
     repeated_lines.note_lines(database, stored.page_id, hashes, removed)
@@ -192,17 +199,6 @@ def _write(
 def _note_stored(database: sqlite3.Connection, stored: StoredContent) -> None:
     """Note the ETag of what was read, so that the next incremental pack does not read it again."""
     database.execute(_NOTE_STORED, (stored.page_id, stored.etag))
-
-
-def _row(stored: StoredContent, page: Page, body: str) -> tuple[str | int, ...]:
-    """Return the columns of a page. One that declares no language gets the one of its text."""
-    names = (page.canonical_key, page.url, page.path, section(page.path))
-    kinds = (page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
-    headings = ("\n".join(page.headings), subsections(page))
-    title, description = _storable(page.title), _storable(page.description)
-    lang = _storable(page.lang) or detect_language(f"{title} {description} {body}")
-    texts = (lang, title, description, hash_of(title, without_ends(body)))
-    return (stored.page_id, *map(_storable, (*names, *kinds, *headings)), *texts, body)
 
 
 def _storable(text: str) -> str:
