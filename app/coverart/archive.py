@@ -312,19 +312,16 @@ class ArchiveResponse:
             found = ": ".join(filter(None, self._parts)) or self._element("title") or self._text
             text = " ".join(found.split())
         message = f"{request}: {status}{': ' if text else ''}{masked(text, secrets)[:_QUOTED]}"
-        kind = self._kind(status)
-        if kind is ArchiveUnavailable and (status == 429 or self._code == "SlowDown"):
-            # It asks for fewer requests: where it does not say for how long, 0 stands for any time.
-            retry_after = retry_after or 0.0
-        return kind(message, retry_after)
-
-    def _kind(self, status: int) -> type[ArchiveError]:
+        kind: type[ArchiveError] = ArchiveNotFound if self._not_found else ArchiveError
         if _SPAM in self._words or _DARK.search(self._words):
-            return ArchiveRefused
-        if status in (401, 403) or self._code in _WRONG_KEYS:
-            return ArchiveDenied
-        if status == 400:
-            return ArchiveRefused
-        if status in (429, 503) or self._code == "SlowDown":
-            return ArchiveUnavailable
-        return ArchiveNotFound if self._not_found else ArchiveError
+            kind = ArchiveRefused
+        elif status in (401, 403) or self._code in _WRONG_KEYS:
+            kind = ArchiveDenied
+        elif status == 400:
+            kind = ArchiveRefused
+        elif status == 429 or self._code == "SlowDown":
+            # It asks for fewer requests: where it does not say for how long, 0 stands for any time.
+            kind, retry_after = ArchiveUnavailable, retry_after or 0.0
+        elif status == 503:
+            kind = ArchiveUnavailable
+        return kind(message, retry_after)

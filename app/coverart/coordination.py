@@ -93,7 +93,10 @@ class MessageOrder:
 
         def claim(*jobs: Job) -> bool:
             held_ms = round(self.window * 1_000) + _HELD_MS
-            keys = [self._sequence, *map(self._key, jobs)]
+            keys = [self._sequence]
+            for job in jobs:
+                digest = hashlib.blake2b(body_of(job), digest_size=16).hexdigest()
+                keys.append(f"{PREFIX}art:begun:{self.project.prefix}:{kind_of(job)}:{digest}")
             return not self.redis.eval(_BEGIN, len(keys), *keys, message_id, arrived, held_ms)
 
         return claim
@@ -121,10 +124,6 @@ class MessageOrder:
     @property
     def _sequence(self) -> str:
         return f"{PREFIX}art:sequence:{self.project.prefix}"
-
-    def _key(self, job: Job) -> str:
-        digest = hashlib.blake2b(body_of(job), digest_size=16).hexdigest()
-        return f"{PREFIX}art:begun:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
 def always_claimed(*_: Job) -> bool:

@@ -242,7 +242,11 @@ class ArtEventPublisher:
         outgoing: list[Outgoing] = []
         for event in events:
             if event.action == "noop":
-                _end_noop(connection, event)
+                # It asks for nothing, or for a failure: an operator's test of the table.
+                if not (event.message and event.message.get("fail")):
+                    event_table.complete(connection, event.id)
+                elif not event_table.end_failed_run(connection, event.id, "Failure (no-op)"):
+                    event_table.fail(connection, event.id, "")
                 continue
             try:
                 outgoing.append(event.outgoing(self.exchange))
@@ -255,7 +259,13 @@ class ArtEventPublisher:
     def _choose(self, connection: Connection) -> list[ArtEvent]:
         """Return the events to publish, one of each item at a time; in a transaction whose plans use indexes."""
         running = {id: _items_of(_object(text)) for id, text in connection.execute(_IN_FLIGHT, self._values)}
-        places = self._places(set(running))
+        now = time.monotonic()
+        self._ended.append((now, len(self._in_flight - running.keys())))
+        while self._ended[0][0] < now - _RATE_SECONDS:
+            self._ended.popleft()
+        self._in_flight = set(running)
+        ended = sum(count for _, count in self._ended)
+        places = max(MIN_IN_FLIGHT, min(MAX_IN_FLIGHT, ended)) - len(running)
         self.unfinished = False
         if places <= 0 or connection.execute(_ANY_QUEUED, self._values).fetchone() is None:
             return []
@@ -267,16 +277,6 @@ class ArtEventPublisher:
         chosen += [event for event in _one_of_each_item(oldest, busy, places - len(chosen)) if event not in chosen]
         self._in_flight |= {event.id for event in chosen}
         return chosen
-
-    def _places(self, running: set[int]) -> int:
-        """Return how many events may be published, from how many ended lately."""
-        now = time.monotonic()
-        self._ended.append((now, len(self._in_flight - running)))
-        while self._ended[0][0] < now - _RATE_SECONDS:
-            self._ended.popleft()
-        self._in_flight = running
-        ended = sum(count for _, count in self._ended)
-        return max(MIN_IN_FLIGHT, min(MAX_IN_FLIGHT, ended)) - len(running)
 
     def _ready(
         self, connection: Connection, direction: Direction, wanted: int, busy: Set[str]
@@ -363,11 +363,3 @@ def _object(text: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _end_noop(connection: Connection, event: ArtEvent) -> None:
-    """End an event that asks for nothing, or for a failure: an operator's test of the table."""
-    if not (event.message and event.message.get("fail")):
-        event_table.complete(connection, event.id)
-    elif not event_table.end_failed_run(connection, event.id, "Failure (no-op)"):
-        event_table.fail(connection, event.id, "")

@@ -136,9 +136,9 @@ class Indexer:
                     case Index():
                         outcome = self._index(job, claim)
                     case Move():
-                        outcome = self._move_of_event(job) if self.is_of_event else self._move(job, claim)
+                        outcome = self._move(job, claim)
                     case Delete():
-                        outcome = self._delete_of_event(job) if self.is_of_event else self._delete(job, claim)
+                        outcome = self._delete(job, claim)
         except Exception as error:
             ART_JOBS.add(kind_of(job), error.reason if isinstance(error, ApplicationError) else "exception")
             raise
@@ -182,6 +182,10 @@ class Indexer:
         raise error
 
     def _move(self, job: Move, claim: Claim) -> JobResult:
+        if self.is_of_event:
+            # Copied only: another event deletes the source, maybe hours later.
+            with self.locks.hold(job.old_gid, job.new_gid):
+                return copy(self.project, job, archive=self.archive)
         if not claim(job):
             return "skipped"
         gid = self.read_gid_of_image(job.id)
@@ -195,27 +199,19 @@ class Indexer:
         with self.locks.hold(job.old_gid, present.new_gid) as held:
             return move(self.project, present, archive=self.archive, require_held=held.require)
 
-    def _move_of_event(self, job: Move) -> JobResult:
-        """Copy the image only: another event deletes its source, maybe hours later."""
-        with self.locks.hold(job.old_gid, job.new_gid):
-            return copy(self.project, job, archive=self.archive)
-
     def _delete(self, job: Delete, claim: Claim) -> JobResult:
+        """Delete a file; that of an event unless it is needed again, since a retry may come hours after the event.
+
+        Raises ImageInUse for an event's image that no move brought back: an operator queued its deletion.
+        """
         with self.locks.hold(job.gid):
             if not claim(job):
                 return "skipped"
-            if job.id is None and (entity := self.read_entity(job.gid)) is not None:
-                self.order.require_moved(entity, [merge for merge in entity.merged if merge.gid == job.gid])
-            return delete(self.project, job, archive=self.archive)
-
-    def _delete_of_event(self, job: Delete) -> JobResult:
-        """Delete a file unless it is needed again, since a retry may come hours after the event.
-
-        Raises ImageInUse for an image that no move brought back: an operator queued its deletion.
-        """
-        with self.locks.hold(job.gid):
-            if job.id is None:
-                entity = self.read_entity(job.gid)
+            entity = self.read_entity(job.gid) if job.id is None else None
+            if not self.is_of_event:
+                if entity is not None:
+                    self.order.require_moved(entity, [merge for merge in entity.merged if merge.gid == job.gid])
+            elif job.id is None:
                 if entity is not None and entity.gid == job.gid and entity.images:
                     _log.info("%s of %s not deleted: it has images again", LISTING_FILE, job.gid)
                     return "skipped"

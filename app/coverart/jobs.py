@@ -146,32 +146,24 @@ def canonical_gid(value: object, name: str = "gid") -> str:
     return str(value).lower()
 
 
-def _image_id(value: object, _: str) -> int:
-    text = str(value)
-    if not _ID.fullmatch(text) or not 0 < int(text) <= _MAX_ID:
-        raise InvalidJob(f"image {_quoted(value)}: expected an integer from 1 to {_MAX_ID}")
-    return int(text)
-
-
-def _suffix(value: object, _: str) -> str:
-    if not _SUFFIX.fullmatch(str(value)):
-        raise InvalidJob(f"suffix {_quoted(value)}: expected one to eight of a-z and 0-9")
-    return str(value)
-
-
-#: What checks an argument, and returns it in its canonical form.
-_CHECKS: Mapping[str, Callable[[object, str], Any]] = {
-    **dict.fromkeys(("gid", "old_gid", "new_gid"), canonical_gid),
-    "id": _image_id,
-    "suffix": _suffix,
-}
-
-
 def _checked(kind: str, given: Mapping[str, object]) -> Job:
     """Return the job of unchecked arguments; raises InvalidJob."""
     # The deletion of a listing has no image.
     names = ["gid"] if kind == "delete" and given.get("id") is None else list(given)
-    return _KINDS[kind](**{name: _CHECKS[name](given[name], name) for name in names})
+    checked: dict[str, Any] = {}
+    for name in names:
+        text = str(given[name])
+        if name == "id":
+            if not _ID.fullmatch(text) or not 0 < int(text) <= _MAX_ID:
+                raise InvalidJob(f"image {_quoted(text)}: expected an integer from 1 to {_MAX_ID}")
+            checked[name] = int(text)
+        elif name == "suffix":
+            if not _SUFFIX.fullmatch(text):
+                raise InvalidJob(f"suffix {_quoted(text)}: expected one to eight of a-z and 0-9")
+            checked[name] = text
+        else:
+            checked[name] = canonical_gid(text, name)
+    return _KINDS[kind](**checked)
 
 
 def _quoted(value: object) -> str:

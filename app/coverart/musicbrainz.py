@@ -115,10 +115,15 @@ def kept_connection(url: str, *, primary: bool = True) -> Iterator[Connection]:
     """
     key = url, primary
     with _own_errors(url):
-        kept = _kept.pop(key, None)
-        if kept is None or not (time.monotonic() - kept[1] < _FRESH or _is_usable(kept[0], primary=primary)):
-            kept = _open(url, primary=primary), 0.0
-        connection = kept[0]
+        kept, used_at = _kept.pop(key, (None, 0.0))
+        if kept is not None and time.monotonic() - used_at >= _FRESH:
+            is_usable = False
+            with suppress(psycopg.Error):
+                is_usable = kept.execute(_IS_STANDBY).fetchone() == (False,) or not primary
+            if not is_usable:
+                kept.close()
+                kept = None
+        connection = _open(url, primary=primary) if kept is None else kept
         try:
             yield connection
         finally:
@@ -129,15 +134,6 @@ def kept_connection(url: str, *, primary: bool = True) -> Iterator[Connection]:
                 _kept[key] = connection, time.monotonic()
             while len(_kept) > _MAX_KEPT:
                 _kept.pop(next(iter(_kept)))[0].close()
-
-
-def _is_usable(connection: Connection, *, primary: bool) -> bool:
-    """Return whether a connection still leads to a server, or to the primary if needed; close one that does not."""
-    with suppress(psycopg.Error):
-        if connection.execute(_IS_STANDBY).fetchone() == (False,) or not primary:
-            return True
-    connection.close()
-    return False
 
 
 def is_pooled(connection: Connection) -> bool:
@@ -165,7 +161,12 @@ def _own_errors(url: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
+        # A broken connection has no SQLSTATE. Class 08 is connection exceptions, 53 insufficient resources, 57 operator
+        # intervention: a time limit or a shutdown (PostgreSQL, appendix A). Any other error is one of the query.
+        is_outage = isinstance(error, psycopg.OperationalError) and (
+            error.sqlstate is None or error.sqlstate[:2] in {"08", "53", "57"}
+        )
+        kind = DatabaseUnavailable if is_outage or error.sqlstate in _TRANSIENT else DatabaseFailed
         parameters = conninfo.conninfo_to_dict(url)
         host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
         database = f"MusicBrainz's database {parameters.get('dbname', '')!r} at {host}"
@@ -254,16 +255,3 @@ def _query(name: str, project: Project, counted: bool) -> bytes:
         query = SQL("SELECT count(*) FROM ({}) AS row").format(query)
     milliseconds = round((COUNT_SECONDS if counted else READ_SECONDS) * 1_000)
     return SQL("{}; {}").format(_READ_ONLY.format(milliseconds), query).as_bytes()
-
-
-def _is_outage(error: psycopg.Error) -> bool:
-    """Return whether the database was unreachable or overloaded, and did not answer with an error of the query.
-
-    A broken connection has no SQLSTATE. Class 08 is connection exceptions, 53 insufficient resources, 57 operator
-    intervention: a time limit or a shutdown (PostgreSQL, appendix A).
-    """
-    if error.sqlstate in _TRANSIENT:
-        return True
-    if not isinstance(error, psycopg.OperationalError):
-        return False
-    return error.sqlstate is None or error.sqlstate[:2] in {"08", "53", "57"}
