@@ -49,20 +49,16 @@ class CrawlScheduler:
         for key, etag in listed.items():
             found = None
             with isolated(self._store, "%s: whether a crawl of this site is due is unknown", key):
-                found = self._due(key, etag, now)
-            if found is not None:
+                site = self._site(key, etag)
+                if site is None or self._next.get(key, now) > now:
+                    continue
+                former = read_start(self._store, site.domain)
+                following = site.next_start(former.at if former else None)
+                if following is not None:
+                    self._next[key] = following
+                    found = DueCrawl(site, following, former)
+            if found is not None and found.due <= now:
                 yield found
-
-    def _due(self, key: str, etag: str, now: datetime) -> DueCrawl | None:
-        site = self._site(key, etag)
-        if site is None or self._next.get(key, now) > now:
-            return None
-        former = read_start(self._store, site.domain)
-        following = site.next_start(former.at if former else None)
-        if following is None:
-            return None
-        self._next[key] = following
-        return DueCrawl(site, following, former) if following <= now else None
 
     def postpone(self, crawl: DueCrawl, *, now: datetime) -> None:
         """Leave a due crawl out for some seconds: another one of its site runs."""

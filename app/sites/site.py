@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
@@ -170,27 +170,22 @@ class Site(BaseModel):
         try:
             site = cls(**{**fields, "domain": name})
         except ValidationError as error:
-            texts = _texts(error)
-            text = "; ".join(f"{field}: {reason}" if field else reason for field, reason in texts)
-            raise InvalidSite(f"{name}: {text}", _by_field(texts)) from None
-        site._check_scope()
+            raise _invalid_site(name, error) from None
+        if "*" in name:  # A browser takes it as a part of a name.
+            reason = "it cannot have a wildcard: `scope=suffix` is for hosts below a domain"
+            raise InvalidSite(f"{name}: domain: {reason}", {"domain": reason})
+        named = [("start_urls", url) for url in site.start_urls]
+        named += [("blocked", url) for url in site.blocked]
+        named += [("best_bets", best_bet.url) for best_bet in site.best_bets]
+        for field, url in named:
+            if not Scope(name, mode=site.scope).contains(url):
+                reason = f"{url} is not in the scope {site.scope!r} of the domain"
+                raise InvalidSite(f"{name}: {field}: {reason}", {field: reason})
         return site
 
     def changed(self, fields: Mapping[str, Any]) -> Site:
         """Return the site with other values of these fields; raises InvalidSite."""
         return Site.of(self.domain, {**self.fields(), **fields})
-
-    def _check_scope(self) -> None:
-        if "*" in self.domain:  # A browser takes it as a part of a name.
-            reason = "it cannot have a wildcard: `scope=suffix` is for hosts below a domain"
-            raise InvalidSite(f"{self.domain}: domain: {reason}", {"domain": reason})
-        named = [("start_urls", url) for url in self.start_urls]
-        named += [("blocked", url) for url in self.blocked]
-        named += [("best_bets", best_bet.url) for best_bet in self.best_bets]
-        for field, url in named:
-            if not Scope(self.domain, mode=self.scope).contains(url):
-                reason = f"{url} is not in the scope {self.scope!r} of the domain"
-                raise InvalidSite(f"{self.domain}: {field}: {reason}", {field: reason})
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, but not the domain, as values of JSON."""
@@ -240,23 +235,22 @@ class Site(BaseModel):
             return cls(**fields)
 
 
-def _texts(error: ValidationError) -> list[tuple[str, str]]:
-    """Return field and reason of each fault, without the value: it may be a password in the wrong place."""
-    texts = []
+def _invalid_site(domain: str, error: ValidationError) -> InvalidSite:
+    """Return the error with the reason of each fault, without the value: it may be a password in the wrong place.
+
+    By field, the reason of an element begins with its place: `2: it is empty`.
+    """
+    texts: list[str] = []
+    by_field: dict[str, list[str]] = {}
     for wrong in error.errors(include_input=False):
-        field = ".".join(str(part) for part in wrong["loc"])
+        path = ".".join(str(part) for part in wrong["loc"])
         reason = wrong["msg"].removeprefix("Value error, ")
         if wrong["type"] == "extra_forbidden":
             fields = [each for each in Site.model_fields if each != "domain"]
             reason = f"unknown field; the fields are {', '.join(fields)}" if len(wrong["loc"]) == 1 else "unknown field"
-        texts.append((field, reason))
-    return texts
-
-
-def _by_field(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the reasons by field; that of an element begins with its place: `2: it is empty`."""
-    found: dict[str, list[str]] = {}
-    for path, reason in texts:
+        texts.append(f"{path}: {reason}" if path else reason)
         field, _, element = path.partition(".")
-        found.setdefault(field, []).append(f"{element}: {reason}" if element else reason)
-    return {field: "; ".join(reasons) for field, reasons in found.items() if field}
+        if field:
+            by_field.setdefault(field, []).append(f"{element}: {reason}" if element else reason)
+    reasons = {field: "; ".join(each) for field, each in by_field.items()}
+    return InvalidSite(f"{domain}: {'; '.join(texts)}", reasons)

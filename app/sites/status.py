@@ -65,17 +65,16 @@ class Status:
             pages += f"; one request in {self.crawl_delay:g} s, as robots.txt demands"
         if self.seconds_left and self.seconds_left >= 1:
             pages += f"; at least {timedelta(seconds=round(self.seconds_left))} left"
-        return f"{self.domain}{state}: {pages}; {timer}; {pack}{self._totals}"
-
-    @property
-    def _totals(self) -> str:
-        totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
-        budgets = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
-        return (
-            (f"\n  URLs by reason: {totals}" if totals else "")
-            + (f"\n  stopped by {budgets}" if budgets else "")
-            + (f"\n  damaged objects, which count as missing: {listed(self.damaged)}" if self.damaged else "")
-        )
+        lines = [f"{self.domain}{state}: {pages}; {timer}; {pack}"]
+        if self.reasons:
+            lines.append(
+                "URLs by reason: " + ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
+            )
+        if self.budgets:
+            lines.append("stopped by " + ", ".join(f"{name} {value}" for name, value in self.budgets.items()))
+        if self.damaged:
+            lines.append(f"damaged objects, which count as missing: {listed(self.damaged)}")
+        return "\n  ".join(lines)
 
 
 def crawl_rate(progress: Progress) -> float | None:

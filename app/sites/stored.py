@@ -98,19 +98,18 @@ def read_start(store: ObjectStore, domain: str) -> Start | None:
     would have the time and so the id of the site's first one, which has ended.
     """
     key = start_key(domain)
+
+    def parsed(_: str, data: bytes) -> Start:
+        with parsing("the start of a crawl", data):
+            named = json.loads(data)
+            start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
+        if start.at.tzinfo is None:
+            raise ObjectDamaged("not the start of a crawl: its time has no zone")
+        return start
+
     with suppress(ObjectNotFound):
-        return decoded_if_intact(store, key, store.get(key), _parsed_start) or Start(store.stat(key).modified, "")
+        return decoded_if_intact(store, key, store.get(key), parsed) or Start(store.stat(key).modified, "")
     return None
-
-
-def _parsed_start(key: str, data: bytes) -> Start:
-    del key
-    with parsing("the start of a crawl", data):
-        named = json.loads(data)
-        start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
-    if start.at.tzinfo is None:
-        raise ObjectDamaged("not the start of a crawl: its time has no zone")
-    return start
 
 
 def write_start(store: ObjectStore, domain: str, start: Start) -> None:

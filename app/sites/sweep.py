@@ -60,7 +60,12 @@ class Sweep:
         """
         errors: list[Exception] = []
         failed, swept = set(), list[str]()
-        for name in [domain] if domain else self._domains():
+        domains = {domain}
+        if not domain:
+            domains = {crawl.domain for crawl in list_crawls(self.store)}
+            domains.update(timer.domain for timer in stored_timers(self.store))
+            domains.update(self.store.list_folders(CONTENT_PREFIX))
+        for name in sorted(domains):
             failed.add(name)
             with isolated(self.store, "%s: the sweep failed; the other sites go on", name, errors=errors):
                 crawls = list_crawls(self.store, name)
@@ -75,13 +80,12 @@ class Sweep:
         if errors:
             raise errors[0]
 
-    def _domains(self) -> list[str]:
-        stored = {each.domain for each in stored_timers(self.store)}
-        crawled = {crawl.domain for crawl in list_crawls(self.store)}
-        return sorted(crawled | stored | set(self.store.list_folders(CONTENT_PREFIX)))
-
     def _resume_crawls(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
-        """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""
+        """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them.
+
+        From the start page it walks over a crawl's fetched pages: what they lead to and is not fetched, waits. A page
+        whose links are unknown is fetched again.
+        """
         # Oldest first: the last one to begin is the domain's latest.
         for record in reversed([crawl for crawl in crawls if not crawl.is_finished]):
             if self.frontier.crawl(record.id) is None:
@@ -90,25 +94,19 @@ class Sweep:
             elif record.id not in self.frontier.restored():
                 continue
             self.recorder.restore_crawl(record.ref)
-            waiting = self._rebuild(record)
+            entries = latest_entries(self.store, record.ref)
+            # The stored pages are read twice, since what is fetched must be noted first, and all links together may be
+            # larger than memory.
+            waiting = self.frontier.rebuild(
+                record.id,
+                self._fetched(record, entries),
+                self._waiting(record, entries),
+                (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
+                # The record has few links beyond the limit: they show that the crawl is cut.
+                max_pages=record.settings.max_pages,
+                traps=self.recorder.traps_of(record.domain),
+            )
             yield Action(domain, f"crawl {record.id} is {record.state}: {waiting} pages wait in its backlog again")
-
-    def _rebuild(self, record: CrawlRecord) -> int:
-        """Walk from the start page over the crawl's fetched pages; what they lead to and is not fetched, waits.
-
-        A page whose links are unknown is fetched again. The stored pages are read twice, since what is fetched must be
-        noted first, and all links together may be larger than memory.
-        """
-        entries = latest_entries(self.store, record.ref)
-        return self.frontier.rebuild(
-            record.id,
-            self._fetched(record, entries),
-            self._waiting(record, entries),
-            (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
-            # The record has few links beyond the limit: they show that the crawl is cut.
-            max_pages=record.settings.max_pages,
-            traps=self.recorder.traps_of(record.domain),
-        )
 
     def _fetched(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FetchedPage]:
         """Yield the pages that need no further request."""
@@ -151,38 +149,27 @@ class Sweep:
         """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""
         if self.timers.running(domain) is not None:
             return
+        latest = crawls[0] if crawls else None
+        try:
+            manifest = read_manifest(self.store, domain)
+            built_at = datetime.fromisoformat(manifest.built_at)
+        except PackError:
+            manifest, built_at = None, datetime.min.replace(tzinfo=UTC)
         timeout, callback = self.timeout, None
-        stored = next((each for each in stored_timers(self.store, domain)), None)
-        if stored is not None:
+        if stored := next(stored_timers(self.store, domain), None):
             timeout, callback = stored.timeout, stored.callback
-        elif crawls and (crawls[0].state in ("running", "paused") or self._is_unpacked(crawls[0])):
-            timeout = crawls[0].timer_timeout
-            callback = (
-                Callback(PACK, dict(crawls[0].callback)) if crawls[0].callback else full_pack(domain, crawls[0].id)
-            )
-        elif self._has_new_content(domain):
+        elif latest is not None and (
+            latest.state in ("running", "paused")
+            or manifest is None
+            or (not latest.packed and manifest.crawl_id != latest.id and built_at < latest.started)
+        ):
+            timeout = latest.timer_timeout
+            callback = Callback(PACK, dict(latest.callback)) if latest.callback else full_pack(domain, latest.id)
+        elif any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain))):
             callback = incremental_pack(domain)
         if callback is not None:
             self.timers.start(domain, timeout=timeout, callback=callback)
             yield Action(domain, f"timer started: {callback.message['type']} in {timeout:g} s")
-
-    def _is_unpacked(self, crawl: CrawlRecord) -> bool:
-        try:
-            manifest = read_manifest(self.store, crawl.domain)
-        except PackError:
-            return True
-        return (
-            not crawl.packed
-            and manifest.crawl_id != crawl.id
-            and datetime.fromisoformat(manifest.built_at) < crawl.started
-        )
-
-    def _has_new_content(self, domain: str) -> bool:
-        try:
-            built_at = datetime.fromisoformat(read_manifest(self.store, domain).built_at)
-        except PackError:
-            built_at = datetime.min.replace(tzinfo=UTC)
-        return any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain)))
 
 
 def _pages_of(entries: LatestEntries) -> Iterator[UrlEntry]:
