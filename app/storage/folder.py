@@ -97,7 +97,17 @@ class FolderStore:
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
         with self._read_errors_translated(key):
-            return _read(self._objects + _checked(key))
+            descriptor = os.open(self._objects + _checked(key), os.O_RDONLY)
+            try:
+                status = os.fstat(descriptor)
+                data = os.read(descriptor, status.st_size + 1)
+                if len(data) != status.st_size:
+                    data += b"".join(iter(lambda: os.read(descriptor, 2**24), b""))
+                etag = hash_of(data)
+                correct_etag(descriptor, etag, status)
+                return StoredObject(data, etag)
+            finally:
+                os.close(descriptor)
 
     def get_part(self, key: str, start: int, size: int) -> bytes:
         """Return a part of the object; raises ObjectNotFound. See `ObjectStore.get_part`."""
@@ -345,19 +355,3 @@ def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
             with suppress(FileNotFoundError):
                 make_folder(Path(folder))
     return give_name()
-
-
-def _read(path: str) -> StoredObject:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        status = os.fstat(descriptor)
-        parts = [os.read(descriptor, status.st_size + 1)]
-        if len(parts[0]) != status.st_size:
-            while part := os.read(descriptor, 2**24):
-                parts.append(part)
-        data = b"".join(parts)
-        etag = hash_of(data)
-        correct_etag(descriptor, etag, status)
-        return StoredObject(data, etag)
-    finally:
-        os.close(descriptor)

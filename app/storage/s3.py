@@ -93,22 +93,15 @@ class S3Store:
         except ObjectNotFound as error:
             raise PreconditionFailed(f"{key}: no object, not one with ETag {if_match}") from error
         except PreconditionFailed as refused:
-            if own := self._written_before(key, data, refused):
-                return own
+            # boto3 repeats a request whose answer was lost, and the condition of a write does not hold after itself.
+            cause = refused.__cause__
+            if isinstance(cause, ClientError) and cause.response["ResponseMetadata"]["RetryAttempts"]:
+                with suppress(ObjectNotFound):
+                    stored = self.get(key)
+                    if stored.data == data:
+                        return stored.etag
             raise
         return _unquoted(response["ETag"])
-
-    def _written_before(self, key: str, data: bytes, refused: PreconditionFailed) -> str:
-        """Return the ETag of what an earlier attempt of a refused request wrote, empty if none did.
-
-        boto3 repeats a request whose answer was lost, and the condition of a write does not hold after itself.
-        """
-        cause = refused.__cause__
-        if isinstance(cause, ClientError) and cause.response["ResponseMetadata"]["RetryAttempts"]:
-            with suppress(ObjectNotFound):
-                stored = self.get(key)
-                return stored.etag if stored.data == data else ""
-        return ""
 
     def deferred_sync(self) -> AbstractContextManager[None]:
         """Do nothing: each write is durable when S3 answers. See `ObjectStore.deferred_sync`."""
