@@ -42,7 +42,7 @@ from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
 from app.storage.layout import page_id as page_id_of
-from app.timers.timers import full_pack, incremental_pack, timeout_of
+from app.timers.timers import full_pack_callback, incremental_pack_callback, timeout_of
 from config.routes import PAGE
 from tasks.base import EndCrawlTask, PageTask, context, crawl_url_of, crawl_urls_of, task
 from tasks.notify import publish_events
@@ -71,7 +71,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     crawl = Crawl(
         crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, recorded=True, moved_from=moved_from
     )
-    callback = full_pack(start.domain, crawl.id)
+    callback = full_pack_callback(start.domain, crawl.id)
     scheduled = message.get("scheduled") is True
     logger.info("Crawl of %s begins", start.url)
     note_trace(crawl_id)
@@ -222,7 +222,7 @@ def _fetch(page: CrawlUrl, kind: MessageKind, headers: Mapping[str, Any]) -> Fet
 def reset_timer_of(domain: str) -> None:
     """Set a domain's timer back; without one, start a timer of an incremental pack."""
     process = context()
-    process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
+    process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack_callback(domain))
 
 
 def publish_admitted(page: CrawlUrl, completed: Completed) -> None:
@@ -310,7 +310,7 @@ def _move(page: CrawlUrl, redirect: FetchResult) -> None:
     """Start the crawl again at the host that its start page redirects to, unless others index that host."""
     process, url = context(), redirect.detail
     # Nothing of this crawl is packed, so the pack stays as it is.
-    process.timers.stop(page.domain, callback=full_pack(page.domain, page.crawl_id))
+    process.timers.stop(page.domain, callback=full_pack_callback(page.domain, page.crawl_id))
     crawl, there = process.frontier.crawl(page.crawl_id), host_of(url)
     moves = (crawl.moves if crawl else 0) + 1
     if redirect.reason == Reason.MOVED_TO_KNOWN_SITE:

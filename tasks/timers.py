@@ -6,7 +6,7 @@ from typing import Any
 
 from app.crawl.urls import parse_message_domain
 from app.timers.stored import StoredTimer, store_timer
-from app.timers.timers import callback_of, full_pack, incremental_pack, timeout_of
+from app.timers.timers import callback_of, full_pack_callback, incremental_pack_callback, timeout_of
 from tasks.base import DomainTask, context, task
 
 
@@ -21,7 +21,7 @@ def start_timer(**message: Any) -> None:
     given = callback_of(message, domain)
     if given is not None:
         store_timer(process.store, StoredTimer(domain, timeout, given))
-    process.timers.start(domain, timeout=timeout, callback=given or full_pack(domain))
+    process.timers.start(domain, timeout=timeout, callback=given or full_pack_callback(domain))
 
 
 @task("reset_timer", DomainTask)
@@ -32,4 +32,4 @@ def reset_timer(**message: Any) -> None:
     given = callback_of(message, domain)
     if given is not None and process.timers.running(domain) is None:
         store_timer(process.store, StoredTimer(domain, timeout, given))
-    process.timers.reset(domain, timeout=timeout, callback=given or incremental_pack(domain))
+    process.timers.reset(domain, timeout=timeout, callback=given or incremental_pack_callback(domain))

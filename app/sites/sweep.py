@@ -25,7 +25,7 @@ from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_ke
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
 from app.timers.stored import stored_timers
-from app.timers.timers import Callback, Timers, full_pack, incremental_pack
+from app.timers.timers import Callback, Timers, full_pack_callback, incremental_pack_callback
 from config.routes import PACK
 
 #: Canonical keys of links that are kept: most pages repeat the same ones.
@@ -164,9 +164,11 @@ class Sweep:
             or (not latest.packed and manifest.crawl_id != latest.id and built_at < latest.started)
         ):
             timeout = latest.timer_timeout
-            callback = Callback(PACK, dict(latest.callback)) if latest.callback else full_pack(domain, latest.id)
+            callback = (
+                Callback(PACK, dict(latest.callback)) if latest.callback else full_pack_callback(domain, latest.id)
+            )
         elif any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain))):
-            callback = incremental_pack(domain)
+            callback = incremental_pack_callback(domain)
         if callback is not None:
             self.timers.start(domain, timeout=timeout, callback=callback)
             yield Action(domain, f"timer started: {callback.message['type']} in {timeout:g} s")

@@ -39,7 +39,7 @@ _BATCH = 100
 
 #: The reference document's names of the two packs, besides the message types.
 _SYNONYMS = {
-    "full_pack_callback": "pack_full",
+    "full_pack": "pack_full",
     "full_end": "pack_full",
     "pack_inc_callback": "pack_incremental",
     "incremental_end": "pack_incremental",
@@ -183,13 +183,13 @@ def _arguments(domain: str, timeout: float, callback: Callback) -> list[Any]:
     return [domain, timeout, callback.queue, json.dumps(callback.message, sort_keys=True), callback.strength]
 
 
-def full_pack(domain: str, crawl_id: str = "") -> Callback:
+def full_pack_callback(domain: str, crawl_id: str = "") -> Callback:
     """Return the callback that rebuilds a domain's pack, from one crawl if `crawl_id` is given."""
     crawl = {"crawl_id": crawl_id} if crawl_id else {}
     return Callback(PACK, {"type": "pack_full", "domain": domain, **crawl})
 
 
-def incremental_pack(domain: str) -> Callback:
+def incremental_pack_callback(domain: str) -> Callback:
     """Return the callback that updates a domain's pack."""
     return Callback(PACK, {"type": "pack_incremental", "domain": domain})
 

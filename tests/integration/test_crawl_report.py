@@ -25,7 +25,7 @@ from app.http.response import Response
 from app.sites.site import Site
 from app.sites.status import status
 from app.sites.stored import site_key
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from tasks.base import Context
 from tests.support.command import invoked
 from tests.support.completing import complete_one, complete_page, enter_one
@@ -48,7 +48,7 @@ def target(name: str, depth: int = 1) -> CrawlUrl:
 def policy(process: Context) -> CrawlPolicy:
     """Return the policy of a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
     crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), recorded=True)
-    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(DOMAIN, "c").message)
     policy = process.policies(DOMAIN)
     return replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
 

@@ -13,7 +13,7 @@ from app.crawl.frontier.values import Crawl, FrontierUrl, Host
 from app.crawl.reports.explanation import explain_url
 from app.crawl.urls import SITEMAP, CrawlUrl
 from app.sites.status import status
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons
 from tests.servers.hazards import bomb
@@ -161,7 +161,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
 
 def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Context, site: Site) -> None:
     begun = Crawl("one", site.domain, site.url, datetime.now(UTC), recorded=True)
-    process.recorder.begin(begun, timer_timeout=30, callback=full_pack(site.domain, "one").message)
+    process.recorder.begin(begun, timer_timeout=30, callback=full_pack_callback(site.domain, "one").message)
     urls = [site.at(f"/{number}.xml") for number in range(1_300)]
     links = [FrontierUrl(url, url, 3, role=SITEMAP) for url in urls]
     host = Host(site.domain, 0, 1)

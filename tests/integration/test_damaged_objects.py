@@ -38,7 +38,7 @@ from app.storage.damage import MAX_NOTED, DamageNotes
 from app.storage.layout import Page, content_key, manifest_key, page_id, read_content, to_json
 from app.storage.page_parts import PageLink
 from app.storage.store import StoredObject
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from tasks.base import Context
 from tasks.site import end_crawl
 from tasks.ticks import sweep, tick
@@ -63,7 +63,7 @@ def url(domain: str, name: str = "start") -> str:
 
 def begin(process: Context, domain: str, crawl_id: str) -> Crawl:
     crawl = Crawl(crawl_id, domain, url(domain), datetime.now(UTC), recorded=True)
-    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(domain, crawl_id).message)
     return crawl
 
 

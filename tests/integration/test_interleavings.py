@@ -21,7 +21,7 @@ from app.errors import RobotsUnavailable
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.packer import PackRun
 from app.storage.layout import Page, content_key, from_json, page_id, to_json
-from app.timers.timers import full_pack as full_pack_of
+from app.timers.timers import full_pack_callback
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
@@ -44,7 +44,7 @@ DOMAIN = "a.gov"
 
 def begin(process: Context, crawl_id: str, domain: str = DOMAIN) -> None:
     start = Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC), recorded=True)
-    process.recorder.begin(start, timer_timeout=60, callback=full_pack_of(domain, crawl_id).message)
+    process.recorder.begin(start, timer_timeout=60, callback=full_pack_callback(domain, crawl_id).message)
 
 
 def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
@@ -60,7 +60,7 @@ def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_tim
     process: Context, broker: Broker
 ) -> None:
     start_timer(domain="a.gov", timeout=0.01, callback_msg={"type": "pack_full", "note": "\ud800"})
-    process.timers.start("b.gov", timeout=0.01, callback=full_pack_of("b.gov", "c"))
+    process.timers.start("b.gov", timeout=0.01, callback=full_pack_callback("b.gov", "c"))
 
     def both() -> bool:
         tick()
@@ -152,7 +152,7 @@ def test_a_page_whose_fetch_lasts_longer_than_the_timer_starts_the_timer_again(
 def test_a_page_indexed_outside_of_a_crawl_meanwhile_is_in_the_crawls_pack(process: Context) -> None:
     with Site({"/orphan": page("Orphan", "text")}) as site:
         begin(process, "c", site.domain)
-        process.timers.start(site.domain, timeout=60, callback=full_pack_of(site.domain, "c"))
+        process.timers.start(site.domain, timeout=60, callback=full_pack_callback(site.domain, "c"))
         indexed(process, "c", "/", site.domain)
         index(url=site.at("/orphan"))
         pack_full(domain=site.domain, crawl_id="c")

@@ -21,7 +21,7 @@ from app.sites.site import Site as Declared
 from app.sites.stored import add_site
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from config.settings import Settings
 from tasks import site as tasks
 from tasks.base import Context
@@ -98,7 +98,7 @@ def test_a_start_page_that_redirects_to_another_site_leaves_its_crawl_timer_and_
         assert len(crawl(process, broker, start, "evil-1")) == 1
     timer, latest = process.timers.running(site.domain), process.frontier.latest(site.domain)
     assert timer is not None
-    assert timer.callback == full_pack(site.domain, "own")
+    assert timer.callback == full_pack_callback(site.domain, "own")
     assert latest is not None
     assert latest.id == "own"
     assert f"{start} redirects to {site.at('/0')}, a site of its own: the crawl of {mover} ends here" in caplog.text
@@ -139,7 +139,7 @@ def test_a_crawl_moves_to_an_unknown_host_again_and_again_but_not_while_it_is_cr
         "one-1": site.other_domain,
         "three-1": site.other_domain,
     }
-    assert process.timers.running(site.domain).callback == full_pack(site.domain, "three-1")  # type: ignore[union-attr]
+    assert process.timers.running(site.domain).callback == full_pack_callback(site.domain, "three-1")  # type: ignore[union-attr]
     # From its first crawl by an operator on, the host is a site of its own.
     crawl(process, broker, site.url, "own")
     assert len(crawl(process, broker, start, "four")) == 1
@@ -161,8 +161,10 @@ KNOWN_BY: dict[str, Callable[[Context, str], object]] = {
     "page": lambda process, domain: process.store.put(
         content_key(domain, "1"), to_json(Page(canonical_key="k", url="u", domain=domain, path="/"))
     ),
-    "timer": lambda process, domain: process.timers.start(domain, timeout=9, callback=full_pack(domain)),
-    "client's timer": lambda process, domain: store_timer(process.store, StoredTimer(domain, 9, full_pack(domain))),
+    "timer": lambda process, domain: process.timers.start(domain, timeout=9, callback=full_pack_callback(domain)),
+    "client's timer": lambda process, domain: store_timer(
+        process.store, StoredTimer(domain, 9, full_pack_callback(domain))
+    ),
     "client's crawl": lambda process, domain: process.frontier.begin(Crawl("c", domain, "u", datetime.now(UTC))),
     "crawl by another site's move": lambda process, domain: process.frontier.begin(
         Crawl("c", domain, "u", datetime.now(UTC), recorded=True, moved_from="c.gov")

@@ -21,7 +21,7 @@ from app.operations.waiting import peek_cache
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import add_site, read_site
-from app.timers.timers import Timers, full_pack
+from app.timers.timers import Timers, full_pack_callback
 from config.settings import Settings
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
@@ -57,7 +57,7 @@ def base(declared: Settings, publisher: Publisher, redis: Redis) -> Iterator[str
         declared, retry_timeout_ms=600_000, musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x")
     )
     let_wait(settings, publisher, 12, error=f"https://site.example/{'a-very-long-path/' * 20} answered 503")
-    Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
+    Timers(redis).start("site.example", timeout=600, callback=full_pack_callback("site.example"))
     with operated(settings) as client:
         yield str(client.base_url)
     peek_cache.kept.clear()

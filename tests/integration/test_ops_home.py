@@ -25,7 +25,7 @@ from app.operations.overview import Overview
 from app.operations.queues import QueueFigures, QueueReport, read_queues
 from app.storage.open import store_of
 from app.storage.outage import store_breaker
-from app.timers.timers import Timers, full_pack, incremental_pack
+from app.timers.timers import Timers, full_pack_callback, incremental_pack_callback
 from app.topology.queues import task_queues
 from app.web.ops import live
 from config.settings import Settings
@@ -84,7 +84,7 @@ def test_dead_letters_overdue_timers_and_missing_queues_are_findings(
     dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}", headers={"perennial-reason": HOSTILE})
     publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
     timers = Timers(redis)
-    timers.start("late.example", timeout=600, callback=full_pack("late.example"))
+    timers.start("late.example", timeout=600, callback=full_pack_callback("late.example"))
     redis.zadd("perennial:timers", {"late.example": time.time() - 3_600})
     with Connection(operable.broker) as connection:
         connection.default_channel.queue_delete("site.pack")
@@ -196,7 +196,7 @@ def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_
     (operable.heartbeat_dir / "worker@here").touch()
     dead = Outgoing(exchange="site.dead", routing_key="site.index", body=b"{}")
     publisher.publish([dead, dead, site_message("index", url="https://site.example/")])
-    Timers(redis).start("site.example", timeout=600, callback=full_pack("site.example"))
+    Timers(redis).start("site.example", timeout=600, callback=full_pack_callback("site.example"))
     counted = CountTable(redis)
     counted.add(TASK_RUNS.name, ("site.page", "site.page", "dead-lettered", "server-error"), 3)
     counted.close()
@@ -323,7 +323,7 @@ def test_a_page_that_does_not_list_all_queues_says_so(operable: Settings, monkey
 
 def test_a_timer_fires_now_for_those_who_may_act(operable: Settings, client: httpx.Client, redis: Redis) -> None:
     timers = Timers(redis)
-    timers.start("site.example", timeout=600, callback=incremental_pack("site.example"))
+    timers.start("site.example", timeout=600, callback=incremental_pack_callback("site.example"))
     eventually(lambda: "pack_incremental" in client.get("/ops/queues").text, "the timer is listed", every=0.5)
     with operated(operable, password=READ_PASSWORD) as reader:
         assert "Fire now" not in reader.get("/ops/queues").text

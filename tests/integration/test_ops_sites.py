@@ -35,7 +35,7 @@ from app.sites.site import Site
 from app.sites.stored import add_site, list_sites, read_site
 from app.storage.layout import manifest_key
 from app.storage.store import ObjectStore
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from app.topology.declare import declare_all
 from app.web.application import create_app
 from app.web.ops.access import Access
@@ -399,7 +399,7 @@ def test_a_crawl_that_ends_records_what_is_new_changed_and_gone(
         complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"))
     end(process, "c")
     later = Crawl("d", DOMAIN, url(""), datetime.now(UTC), recorded=True)
-    process.recorder.begin(later, timer_timeout=30, callback=full_pack(DOMAIN, "d").message)
+    process.recorder.begin(later, timer_timeout=30, callback=full_pack_callback(DOMAIN, "d").message)
     for name, text in {"": "Welcome", "a": "Agate", "e": "Elm"}.items():
         complete(process, policy, name, f"<title>T</title>{text}" + links("a", "b", "c"), crawl_id="d")
     complete(process, policy, "b", FetchResult("gone", "404", status=404), crawl_id="d")

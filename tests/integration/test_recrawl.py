@@ -41,7 +41,7 @@ from app.storage.layout import (
     read_content,
 )
 from app.storage.store import Stat
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.servers.site import Answer, Request, Site, failure, in_letters, page, redirect, reply, robots, with_etag
@@ -70,7 +70,7 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     """Crawl the site as workers do, without a broker. Return the requests for pages."""
     before = len(site.requests)
     begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), recorded=True)
-    callback = full_pack(site.domain, crawl_id).message
+    callback = full_pack_callback(site.domain, crawl_id).message
     process.recorder.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
     process.frontier.rebuild(crawl_id, [], [FrontierUrl(site.url, site.url, 0)])
     [refill] = process.frontier.refill(stalled=60)

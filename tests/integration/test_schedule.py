@@ -13,7 +13,7 @@ from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.record.crawls import list_crawls
 from app.sites.site import Site
 from app.sites.stored import Start, add_site, read_start, update_site, write_start
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from tasks import ticks
 from tasks.base import Context
 from tasks.site import crawl, end_crawl, index, index_and_crawl
@@ -54,7 +54,7 @@ def add(process: Context, **fields: Any) -> Site:
 
 def begin(process: Context, crawl_id: str, at: datetime) -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, f"https://{DOMAIN}/", at, recorded=True)
-    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(DOMAIN, crawl_id).message)
     return crawl
 
 

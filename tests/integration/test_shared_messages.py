@@ -19,7 +19,7 @@ from app.crawl.page import MOST_PAGES
 from app.errors import RobotsUnavailable, ServerError
 from app.messages.envelopes import site_message
 from app.storage import disk
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from app.topology.queues import DEAD_SET
 from config.routes import PAGE
 from config.settings import Settings
@@ -44,7 +44,7 @@ def site() -> Iterator[Site]:
 def message(process: Context, broker: Broker, site: Site) -> dict[str, Any]:
     """Return the message of three pages of a crawl that has admitted them."""
     begun = Crawl("c", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
-    process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, "c").message)
+    process.recorder.begin(begun, timer_timeout=60, callback=full_pack_callback(site.domain, "c").message)
     process.frontier.rebuild("c", [], [FrontierUrl(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
     process.redis.hset(crawl_key("c"), "window", 3)
     assert [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)] == [3]
@@ -145,7 +145,7 @@ def test_a_page_that_ends_its_process_in_any_place_of_a_message_is_the_only_one_
             site = stack.enter_context(Site({f"/{number}": page(title) for number, title in enumerate(titles)}))
             sites.append(site)
             begun = Crawl(f"c{place}", site.domain, site.at("/"), datetime.now(UTC), recorded=True)
-            process.recorder.begin(begun, timer_timeout=60, callback=full_pack(site.domain, begun.id).message)
+            process.recorder.begin(begun, timer_timeout=60, callback=full_pack_callback(site.domain, begun.id).message)
             urls = [site.at(f"/{number}") for number in range(MOST_PAGES)]
             process.frontier.rebuild(begun.id, [], [FrontierUrl(url, url, 1) for url in urls])
             process.redis.hset(crawl_key(begun.id), "window", MOST_PAGES)

@@ -18,7 +18,7 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
-from app.timers.timers import Timers, full_pack
+from app.timers.timers import Timers, full_pack_callback
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.command import as_process_with, invoked
@@ -113,14 +113,14 @@ def test_status_says_that_a_domain_has_no_crawl_no_timer_and_no_pack(
     assert unknown.stderr == (
         "perennial: there is no crawl, timer or pack of b.gov; `perennial dead list --domain b.gov` lists what failed\n"
     )
-    Timers(get_redis(redis_url)).start("b.gov", timeout=60, callback=full_pack("b.gov"))
+    Timers(get_redis(redis_url)).start("b.gov", timeout=60, callback=full_pack_callback("b.gov"))
     assert CliRunner().invoke(command.cli, ["status", "b.gov"]).stderr == ""
     assert posted == []
 
 
 def test_status_of_an_overdue_timer_shows_no_negative_seconds(posted: list[dict[str, Any]], redis_url: str) -> None:
     timers = Timers(get_redis(redis_url))
-    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=0.01, callback=full_pack_callback("a.gov"))
     eventually(lambda: (timer := timers.running("a.gov")) and timer.remaining < 0, "the timer is overdue")
     assert "pack_full in 0 s" in invoked("status", "a.gov")
     assert json.loads(invoked("status", "a.gov", "--json"))["timer"] == 0

@@ -30,7 +30,7 @@ from app.sites.site import Site
 from app.sites.stored import Start, add_site, read_site, write_start
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack_callback
 from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
 from tasks.base import Context
@@ -59,11 +59,11 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     write_start(process.store, domain, Start(datetime.now(UTC), "c"))
     add_to_report(process.store, domain, today(), SearchReport(searches=1))
     crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), recorded=True)
-    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(domain, crawl.id).message)
     process.frontier.note_published(crawl.id, [FrontierUrl(url, url, 1)])
     process.frontier.add_line(crawl.id, '{"url":"x"}')
-    process.timers.start(domain, timeout=30, callback=full_pack(domain))
-    store_timer(process.store, StoredTimer(domain, 30, full_pack(domain)))
+    process.timers.start(domain, timeout=30, callback=full_pack_callback(domain))
+    store_timer(process.store, StoredTimer(domain, 30, full_pack_callback(domain)))
     page = Page(canonical_key=url, url=url, domain=domain, path="/x", title="X", body="x")
     process.store.put(content_key(domain, page_id(url)), to_json(page))
     for key in (f"packs/{domain}.json", f"packs/{domain}.announced", f"frames/{domain}/1-a"):

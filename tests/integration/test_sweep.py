@@ -20,7 +20,7 @@ from app.crawl.urls import CrawlUrl, Link
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
-from app.timers.timers import full_pack, incremental_pack
+from app.timers.timers import full_pack_callback, incremental_pack_callback
 from tasks.base import Context
 from tasks.pack import pack_full as pack_full_task
 from tasks.ticks import tick
@@ -44,7 +44,7 @@ def sweep(process: Context) -> Callable[..., list[str]]:
 
 def begin(process: Context, crawl_id: str = "c") -> Crawl:
     crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
-    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(DOMAIN, crawl_id).message)
     return crawl
 
 
@@ -119,7 +119,7 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None
-    assert timer.callback == full_pack(DOMAIN, "c")
+    assert timer.callback == full_pack_callback(DOMAIN, "c")
     assert sweep() == []
 
 
@@ -141,7 +141,7 @@ def test_a_page_that_no_pack_contains_yet_is_packed(process: Context, sweep: Cal
     assert sweep() == [f"{DOMAIN}: timer started: pack_incremental in 60 s"]
     timer = process.timers.running(DOMAIN)
     assert timer is not None
-    assert timer.callback == incremental_pack(DOMAIN)
+    assert timer.callback == incremental_pack_callback(DOMAIN)
 
 
 @pytest.mark.parametrize("begin_timer", [start_timer, reset_timer])

@@ -21,7 +21,7 @@ from app.crawl.record.entries import UrlEntry
 from app.redis_state.run_id import RUN_ID
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
-from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
+from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack_callback, incremental_pack_callback
 from config.celeryconfig import beat_schedule
 from config.settings import Settings
 from tasks.base import Context
@@ -65,7 +65,7 @@ def test_of_timers_that_are_due_together_one_whose_publish_fails_holds_no_other_
 ) -> None:
     names = {f"{number}.gov" for number in range(250)}
     for name in names:
-        process.timers.start(name, timeout=0.01, callback=full_pack(name))
+        process.timers.start(name, timeout=0.01, callback=full_pack_callback(name))
     publish, failed = process.publisher.publish_each, set[str]()
 
     def publish_others(messages: Sequence[Outgoing]) -> dict[int, Exception]:
@@ -91,11 +91,11 @@ def test_of_timers_that_are_due_together_one_whose_publish_fails_holds_no_other_
 def test_a_timer_that_is_reset_while_its_claim_fires_fires_again_later(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov"))
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack_callback("a.gov"))
     publish = process.publisher.publish_each
 
     def reset_and_publish(messages: Sequence[Outgoing]) -> dict[int, Exception]:
-        process.timers.reset("a.gov", timeout=30, callback=full_pack("a.gov"))
+        process.timers.reset("a.gov", timeout=30, callback=full_pack_callback("a.gov"))
         return publish(messages)
 
     with monkeypatch.context() as patch:
@@ -113,7 +113,7 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
 ) -> None:
     process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
     process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "k", 0)])
-    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack_callback("a.gov", "c"))
 
     def rearmed() -> bool:
         before = process.timers.running("a.gov")
@@ -135,7 +135,7 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.recorder.begin(start, timer_timeout=1, callback={})
     process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "https://a.gov/k", 0)])
-    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack_callback("a.gov", "c"))
     for _ in range(3):
 
         def published_again() -> bool:
@@ -180,7 +180,7 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
 
     start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True)
     process.recorder.begin(start, timer_timeout=30, callback={})
-    process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov", "c"))
+    process.timers.start("a.gov", timeout=30, callback=full_pack_callback("a.gov", "c"))
     complete(1)
     with monkeypatch.context() as patch:
         read: list[str] = []
@@ -292,12 +292,12 @@ def test_ticks_are_overdue_when_none_ran_for_a_minute_of_the_process(process: Co
 
 
 def test_start_timer_and_reset_timer_accept_the_names_of_the_reference_document(process: Context) -> None:
-    start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack_callback")
+    start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack")
     reset_timer(domain="a.gov", callback_msg={"type": "pack_incremental"})
     timer = process.timers.running("a.gov")
     assert timer is not None
-    assert timer.callback == full_pack("a.gov")
+    assert timer.callback == full_pack_callback("a.gov")
     reset_timer(domain="b.gov")
     other = process.timers.running("b.gov")
     assert other is not None
-    assert other.callback == incremental_pack("b.gov")
+    assert other.callback == incremental_pack_callback("b.gov")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from app.timers.timers import Callback, Timer, Timers, full_pack, incremental_pack
+from app.timers.timers import Callback, Timer, Timers, full_pack_callback, incremental_pack_callback
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -21,25 +21,29 @@ def due(timers: Timers, *, lease: float = 30) -> list[Timer]:
 
 
 def test_a_timer_is_due_after_its_timeout_and_then_removed(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov", "c1"))
+    timers.start("a.gov", timeout=0.2, callback=full_pack_callback("a.gov", "c1"))
     assert timers.claim_due() == []
     [timer] = due(timers)
-    assert timer.callback == full_pack("a.gov", "c1")
+    assert timer.callback == full_pack_callback("a.gov", "c1")
     assert timers.remove([timer]) == [timer]
     assert timers.running("a.gov") is None
 
 
 def test_a_reset_restores_the_stored_timeout_and_keeps_the_callback(timers: Timers, redis: Redis) -> None:
-    timers.start("a.gov", timeout=100, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=100, callback=full_pack_callback("a.gov"))
     redis.zincrby("perennial:timers", -60, "a.gov")
-    timers.reset("a.gov", timeout=5, callback=incremental_pack("a.gov"))
+    timers.reset("a.gov", timeout=5, callback=incremental_pack_callback("a.gov"))
     timer = timers.running("a.gov")
     assert timer is not None
-    assert timer.callback == full_pack("a.gov")
+    assert timer.callback == full_pack_callback("a.gov")
     assert 95 < timer.remaining <= 100
 
 
-FULL, LATER, INCREMENTAL = full_pack("a.gov", "old"), full_pack("a.gov", "new"), incremental_pack("a.gov")
+FULL, LATER, INCREMENTAL = (
+    full_pack_callback("a.gov", "old"),
+    full_pack_callback("a.gov", "new"),
+    incremental_pack_callback("a.gov"),
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ def test_the_stronger_callback_wins_in_any_order_of_arrival_and_of_two_full_pack
 
 
 def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=0.01, callback=full_pack_callback("a.gov"))
     [first] = due(timers, lease=0.3)
     assert timers.claim_due() == []
     [again] = due(timers)
@@ -64,15 +68,15 @@ def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Ti
 
 
 def test_a_timer_that_was_reset_since_its_claim_is_not_removed(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=0.01, callback=full_pack_callback("a.gov"))
     [timer] = due(timers)
-    timers.reset("a.gov", timeout=1, callback=incremental_pack("a.gov"))
+    timers.reset("a.gov", timeout=1, callback=incremental_pack_callback("a.gov"))
     assert timers.remove([timer]) == []
     assert timers.running("a.gov") is not None
 
 
 def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=0.2, callback=full_pack_callback("a.gov"))
     [timer] = due(timers)
     assert timers.rearm([timer]) == [timer]
     running = timers.running("a.gov")
@@ -81,7 +85,7 @@ def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
 
 
 def test_timers_are_not_late_by_the_time_that_the_clock_was_set_back(timers: Timers, redis: Redis) -> None:
-    timers.start("a.gov", timeout=0.5, callback=full_pack("a.gov"))
+    timers.start("a.gov", timeout=0.5, callback=full_pack_callback("a.gov"))
     assert timers.claim_due() == []
     # What Redis holds after its clock was set back by an hour.
     redis.zincrby("perennial:timers", 3_600, "a.gov")
