@@ -228,7 +228,7 @@ def reset_timer_of(domain: str) -> None:
 def publish_admitted(page: CrawlUrl, completed: Completed) -> None:
     """Publish what a completion admitted, or the crawl's end, confirmed; write what is due of the crawl's record."""
     process = context()
-    if completed.admitted.messages:
+    if completed.admitted.urls:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
         process.frontier.note_confirmed(page.crawl_id, completed.name)
     if completed.write:
@@ -252,7 +252,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
     Pages under one robots.txt share messages, each `page` with `more`.
     """
     budgets, alone, shared = context().budgets, [], dict[str, list[FrontierUrl]]()
-    for each in admitted.messages:
+    for each in admitted.urls:
         if each.kind == "page":
             shared.setdefault(robots_url(each.url), []).append(each)
         else:

@@ -142,7 +142,7 @@ def _message_of(callback: Callback) -> Outgoing:
 def _refill(refill: Refill) -> None:
     """Publish what a crawl admits, the end of one that has nothing left, or the pages of one without progress again."""
     process = context()
-    if refill.admitted.messages:
+    if refill.admitted.urls:
         process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
         process.frontier.confirm_refill(refill)
     elif refill.ended:

@@ -89,7 +89,7 @@ class PageWork:
                     fetched += 1
                     ended.append(self._work(run, too_complex=too_complex, alone=len(runs) == 1))
         again = [frontier_url(run.target) for run in left]
-        again += [message for run in runs for message in run.entered.unconfirmed.messages]
+        again += [url for run in runs for url in run.entered.unconfirmed.urls]
         most = 1 if runs[0].host.delay else MOST_PAGES
         if not ended:
             return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
@@ -98,7 +98,7 @@ class PageWork:
         completed = self._url_runs.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
         admitted = completed.admitted
         if again:  # One message in place of this one.
-            admitted = replace(admitted, messages=(*again, *admitted.messages), batch=most)
+            admitted = replace(admitted, urls=(*again, *admitted.urls), batch=most)
         failed = tuple((run.target, run.error) for run in ended if run.error)
         return replace(completed, admitted=admitted, failed=failed)
 

@@ -159,7 +159,7 @@ class Observer:
             ended=tuple(ended),
             unserved=self._unserved(packs),
             open_urls={
-                crawl.domain: [each.url for each in frontier.open_page_messages(crawl.id)]
+                crawl.domain: [each.url for each in frontier.open_urls(crawl.id)]
                 for crawl in frontier.active()
                 if crawl.domain in self._sites
             },

@@ -55,9 +55,9 @@ class World:
         self.publish(Admitted((FrontierUrl(url(0), url(0), 0),)))
 
     def publish(self, admitted: Admitted) -> None:
-        for at in range(0, len(admitted.messages), admitted.batch):
+        for at in range(0, len(admitted.urls), admitted.batch):
             self.published += 1
-            self.messages.append((admitted.messages[at : at + admitted.batch], self.published, False))
+            self.messages.append((admitted.urls[at : at + admitted.batch], self.published, False))
 
     def deliver(self, position: int, worker: int, fault: str) -> None:
         """Deliver one message; `fault` says where its run ends."""
@@ -123,7 +123,7 @@ class World:
                 if dies:
                     return
                 self.publish(refill.admitted)
-                if refill.admitted.messages:
+                if refill.admitted.urls:
                     frontier.confirm_refill(refill)
 
 

@@ -178,7 +178,7 @@ def test_a_page_that_was_never_fetched_is_explained_with_the_page_that_leads_to_
 ) -> None:
     monkeypatch.setenv("REDIS_URL", process.settings.redis)
     complete(process, policy, "", "Welcome" + links("down"))
-    [found] = process.frontier.open_page_messages("c")
+    [found] = process.frontier.open_urls("c")
     if is_lost:
         complete_lost(process.frontier, DOMAIN, "c", [found])
     else:

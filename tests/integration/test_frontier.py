@@ -65,7 +65,7 @@ def complete(
 
 
 def urls(admitted: Admitted) -> list[str]:
-    return [each.url.rpartition("/")[2] for each in admitted.messages]
+    return [each.url.rpartition("/")[2] for each in admitted.urls]
 
 
 def enter(frontier: Frontier, key: str, message_id: str = "m", *, host: Host = HOST, crawl_id: str = "c") -> Entered:
@@ -127,7 +127,7 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(
         enter(frontier, f"start-{crawl_id}", host=wide, crawl_id=crawl_id)
         completed = complete_one(frontier, crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
         # All for the first one; the second one is not counted as active before its first completion.
-        assert len(completed.admitted.messages) == {"c": 4, "d": 4, "e": 2}[crawl_id]
+        assert len(completed.admitted.urls) == {"c": 4, "d": 4, "e": 2}[crawl_id]
 
 
 def test_a_message_has_one_page_or_a_whole_small_backlog_beside_a_crawl_that_has_just_begun(frontier: Frontier) -> None:
@@ -135,7 +135,7 @@ def test_a_message_has_one_page_or_a_whole_small_backlog_beside_a_crawl_that_has
         found = [link(f"{crawl_id}{number}") for number in range(links)]
         ends = [Completion(canonical_key=key, links=found) for key in keys]
         done = frontier.complete(crawl_id, ends, host=HOST, max_pages=99, batch=batch).admitted
-        return len(done.messages), done.batch
+        return len(done.urls), done.batch
 
     assert admitted("c", "start", links=30) == (8, 4)
     frontier.begin(Crawl("e", "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
@@ -295,7 +295,7 @@ def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_
     frontier.note_published("c", [link("pair")])
     frontier.release("c", "page", "1", HOST.name, failed=True)
     [stalled] = frontier.refill(stalled=-1)
-    assert (stalled.ended, stalled.admitted.messages) == (False, ())
+    assert (stalled.ended, stalled.admitted.urls) == (False, ())
     messages, rounds = frontier.begin_republishing("c")
     assert (sorted(each.kind for each in messages), rounds) == (["crawl", "index", "page", "page"], 1)
     assert frontier.begin_republishing("c")[1] == 2
@@ -399,10 +399,10 @@ def test_no_page_is_admitted_before_the_soft_404_check_of_its_crawl_is_completed
     check = FrontierUrl("https://a.gov/check", "soft-404-check", 1, role="soft-404-check")
     links = [check, link("1"), link("2"), link("3")]
     completed = complete_one(frontier, "c", "page", "start", host=WIDE, links=links, max_pages=99)
-    assert [each.role for each in completed.admitted.messages] == ["soft-404-check"]
+    assert [each.role for each in completed.admitted.urls] == ["soft-404-check"]
     assert not enter(frontier, "soft-404-check", host=WIDE).soft_404
     frontier.note_soft_404("c", "hash")
-    assert len(complete(frontier, "page", "soft-404-check", host=WIDE).admitted.messages) == 3
+    assert len(complete(frontier, "page", "soft-404-check", host=WIDE).admitted.urls) == 3
     assert enter(frontier, "1", host=WIDE).soft_404 == "hash"
     assert frontier.progress("a.gov").seen == 4
 

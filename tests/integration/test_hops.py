@@ -94,7 +94,7 @@ class PoliteCrawl:
         completed = complete_one(
             self._frontier, "c", "page", message.url, host=self.host, links=links, max_pages=self.pages
         )
-        for each in completed.admitted.messages:
+        for each in completed.admitted.urls:
             exchange = delayed_message("page", {}, completed.admitted.wait, url=each.url).exchange
             _, delayed, delay_ms = exchange.partition(".delay.")
             if delayed:

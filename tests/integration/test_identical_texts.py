@@ -43,7 +43,7 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
     frontier.begin(Crawl("c", "a.gov", f"{BASE}/", datetime.now(UTC), recorded=True))
     frontier.rebuild("c", [], [FrontierUrl(f"{BASE}/", f"{BASE}/", 0)])
     [refill] = frontier.refill(stalled=60)
-    waiting, requested = deque(refill.admitted.messages), []
+    waiting, requested = deque(refill.admitted.urls), []
     while waiting:
         url, depth = waiting[0].url, waiting.popleft().depth
         text, links = "", list[str]()
@@ -55,7 +55,7 @@ def crawled(redis_url: str, site: Site, *, again: bool = False) -> list[str]:
         pages = [FrontierUrl(BASE + link, BASE + link, depth + 1) for link in links]
         for _ in range(2 if again else 1):
             done = complete_one(frontier, "c", "page", url, host=HOST, links=pages, text=text, max_pages=10_000)
-        waiting += done.admitted.messages
+        waiting += done.admitted.urls
     return requested
 
 

@@ -74,13 +74,13 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     process.recorder.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
     process.frontier.rebuild(crawl_id, [], [FrontierUrl(site.url, site.url, 0)])
     [refill] = process.frontier.refill(stalled=60)
-    waiting = deque(refill.admitted.messages)
+    waiting = deque(refill.admitted.urls)
     while waiting:
         each = waiting.popleft()
         found = (each.depth, each.referrer, each.redirects, each.role)
         target = CrawlUrl(each.url, site.domain, canonical_key(each.url), crawl_id, *found)
         try:
-            waiting += process.pages.run([target], message_id=each.url).admitted.messages
+            waiting += process.pages.run([target], message_id=each.url).admitted.urls
         except ServerError:
             complete_dead(process.frontier, target, "page")
     process.recorder.end(begun)
@@ -216,7 +216,7 @@ def test_a_page_that_is_not_due_and_not_stored_is_requested_though_its_host_came
 
         def run() -> list[CrawlUrl]:
             with suppress(Postpone):
-                left = {each.url for each in process.pages.run(waiting, message_id="m").admitted.messages}
+                left = {each.url for each in process.pages.run(waiting, message_id="m").admitted.urls}
                 waiting[:] = [each for each in waiting if each.url in left]
             return waiting
 

@@ -47,7 +47,7 @@ def message(process: Context, broker: Broker, site: Site) -> dict[str, Any]:
     process.recorder.begin(begun, timer_timeout=60, callback=full_pack_callback(site.domain, "c").message)
     process.frontier.rebuild("c", [], [FrontierUrl(site.at(path), site.at(path), 1) for path in ("/a", "/bad", "/b")])
     process.redis.hset(crawl_key("c"), "window", 3)
-    assert [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)] == [3]
+    assert [len(refill.admitted.urls) for refill in process.frontier.refill(stalled=60)] == [3]
     more = [{"url": site.at(path), "depth": 1} for path in ("/bad", "/b")]
     return {"url": site.at("/a"), "depth": 1, "domain": site.domain, "crawl_id": "c", "more": more}
 
@@ -152,7 +152,7 @@ def test_a_page_that_ends_its_process_in_any_place_of_a_message_is_the_only_one_
             first, *more = ({"url": url, "depth": 1} for url in urls)
             fields = {**first, "domain": site.domain, "crawl_id": begun.id, "more": more}
             messages.append(site_message("page", **fields))
-        admitted = [len(refill.admitted.messages) for refill in process.frontier.refill(stalled=60)]
+        admitted = [len(refill.admitted.urls) for refill in process.frontier.refill(stalled=60)]
         assert admitted == [MOST_PAGES] * MOST_PAGES
         process.publisher.publish(messages)
         quick = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}

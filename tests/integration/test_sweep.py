@@ -76,11 +76,11 @@ def test_the_soft_404_check_and_then_the_sitemaps_of_a_lost_crawl_are_requested_
     process.recorder.flush(CrawlRef(DOMAIN, "c"))
     process.redis.flushdb()
     sweep()
-    [check] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
+    [check] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.urls]
     assert check.role == "soft-404-check"
     target = CrawlUrl(check.url, DOMAIN, check.url, "c", depth=1)
     completed = complete_page(process, target, FetchResult("skipped", Reason.SOFT_404_CHECK))
-    assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
+    assert [(each.url, each.role) for each in completed.admitted.urls] == [(url("robots.txt"), "sitemap")]
 
 
 def lose(redis: Redis) -> None:
@@ -113,10 +113,10 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     states = [process.frontier.page_state("c", url(name))["page"] for name in ("start", "hidden", "broken", "third")]
     assert states == ["done", "done", "dead", "waiting"]
     [refill] = process.frontier.refill(stalled=60)
-    [check] = refill.admitted.messages
+    [check] = refill.admitted.urls
     target = CrawlUrl(check.url, DOMAIN, check.url, "c", depth=1)
     completed = complete_page(process, target, FetchResult("skipped", Reason.SOFT_404_CHECK))
-    assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
+    assert [message.url for message in completed.admitted.urls] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None
     assert timer.callback == full_pack_callback(DOMAIN, "c")

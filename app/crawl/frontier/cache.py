@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from app.crawl.frontier.values import MAX_ERROR, Completion, to_entry
+from app.crawl.frontier.values import MAX_ERROR, Completion, to_backlog_json
 
 #: Crawls of which a process caches something.
 CRAWLS = 1_000
@@ -50,9 +50,9 @@ class _FoundLinks:
         fields: list[object] = [page.name, page.state, int(page.indexed), page.error[:MAX_ERROR] or page.line]
         fields += [page.text, len(page.canonical_key), len(fresh), len(noted)]
         for each in fresh:
-            fields += (each, to_entry(self._links[each]))
+            fields += (each, to_backlog_json(self._links[each]))
         for reason, link in map(self._excluded.__getitem__, noted):
-            fields += (reason, link.name, to_entry(link))
+            fields += (reason, link.name, to_backlog_json(link))
         return fresh, noted, fields
 
 

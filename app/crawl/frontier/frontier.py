@@ -40,7 +40,7 @@ from app.crawl.frontier.values import (
     latest_key,
     message_name,
     parts_of,
-    to_entry,
+    to_backlog_json,
 )
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import CrawlState
@@ -160,7 +160,7 @@ class Frontier(CrawlView):
             args=[
                 *(domain, f"{uuid.uuid4().hex[:8]} {message_id}", LEASE, host.concurrency, host.delay, int(host.own)),
                 *((traps or TrapLimits()).identical_texts, int(due)),
-                *(field for link in links for field in (link.name, to_entry(link))),
+                *(field for link in links for field in (link.name, to_backlog_json(link))),
             ],
         )
         match action:
@@ -259,7 +259,7 @@ class Frontier(CrawlView):
         seconds, _ = self._redis.time()
         rounds = int(self._redis.hget(key, "rounds") or 0) + 1
         self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
-        return self.open_page_messages(crawl_id), rounds
+        return self.open_urls(crawl_id), rounds
 
     def forget_lost_requests(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
@@ -267,7 +267,7 @@ class Frontier(CrawlView):
         Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note
         of the published end is forgotten, too: the end may have been recorded in the lost writes.
         """
-        messages = self.open_page_messages(crawl_id)
+        messages = self.open_urls(crawl_id)
         hosts = {host_of(each.url) for each in messages}
         self._redis.delete(*parts_of(crawl_key(crawl_id), "ending"), *(host_keys(host)[1] for host in hosts))
         return messages
@@ -364,7 +364,7 @@ class Frontier(CrawlView):
             arguments = [
                 field
                 for state, link, indexed, text in batch
-                for field in (state, link.name, indexed, to_entry(link), text, len(link.canonical_key))
+                for field in (state, link.name, indexed, to_backlog_json(link), text, len(link.canonical_key))
             ]
             added += self._rebuild(
                 keys=parts_of(key, "", "pages", "backlog"),
@@ -402,7 +402,7 @@ class Frontier(CrawlView):
     def note_published(self, crawl_id: str, links: Sequence[FrontierUrl]) -> None:
         """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
         if links:
-            fields = [field for link in links for field in (link.name, to_entry(link))]
+            fields = [field for link in links for field in (link.name, to_backlog_json(link))]
             self._note_published(
                 keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
                 args=[CRAWL_TTL, plain_id(crawl_id), *fields],

@@ -136,9 +136,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Pages to publish, up to `batch` in one message, each to be delivered after `wait` seconds."""
+    """URLs to publish, up to `batch` in one message, each to be delivered after `wait` seconds."""
 
-    messages: tuple[FrontierUrl, ...] = ()
+    urls: tuple[FrontierUrl, ...] = ()
     wait: float = 0.0
     batch: int = 1
 
@@ -300,26 +300,26 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
     )
 
 
-def to_entry(link: FrontierUrl) -> str:
+def to_backlog_json(link: FrontierUrl) -> str:
     """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end. A sitemap has none."""
     charged = "" if link.role == SITEMAP else charges(link.canonical_key)
     return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
 
 
-def from_entry(entry: str, kind: MessageKind = "page") -> FrontierUrl:
-    """Return the page of an output of `to_entry`."""
+def from_backlog_json(entry: str, kind: MessageKind = "page") -> FrontierUrl:
+    """Return the page of an output of `to_backlog_json`."""
     url, depth, referrer, redirects, role = json.loads(entry)[:5]
     return FrontierUrl(url, canonical_key(url), depth, referrer, redirects, role, kind)
 
 
 def admitted_of(items: Iterable[str], wait: float, batch: int = 1) -> Admitted:
-    """Return the messages of backlog items: each is a message's name, then its entry."""
-    messages = []
+    """Return the URLs of backlog items: each is a message's name, then its entry."""
+    urls = []
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
-        messages.append(from_entry(entry, kind))
-    return Admitted(tuple(messages), wait, batch)
+        urls.append(from_backlog_json(entry, kind))
+    return Admitted(tuple(urls), wait, batch)
 
 
 def entered_of(row: Sequence[object], *, soft_404: str, former_known: bool) -> Entered:

@@ -27,7 +27,7 @@ from app.crawl.frontier.values import (
     crawl_of_fields,
     crawls_key,
     foreign_crawl,
-    from_entry,
+    from_backlog_json,
     latest_key,
     message_name,
 )
@@ -88,14 +88,14 @@ class CrawlView:
         rows = pipe.execute()
         return {str(domain): (str(state or "running"), int(dead or 0)) for domain, state, dead in rows if domain}
 
-    def open_page_messages(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
-        """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
+    def open_urls(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
+        """Return the URLs of a crawl whose messages are published and not completed, also those that wait for a retry."""
         key = crawl_key(crawl_id)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(f"{key}:admitted")
         pipe.hgetall(f"{key}:retrying")
         admitted, retrying = pipe.execute()
-        return admitted_of((f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()), 0.0).messages
+        return admitted_of((f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()), 0.0).urls
 
     def restored(self) -> list[str]:
         """Return the ids of the restored crawls that wait for a sweep."""
@@ -247,7 +247,7 @@ class CrawlView:
         for name, state in zip(names, states, strict=True):
             if state is None:
                 reason, bracket, entry = str(entries[name]).partition("[")
-                listed.append((reason, from_entry(bracket + entry)))
+                listed.append((reason, from_backlog_json(bracket + entry)))
         exact = Counter(reason for reason, _ in listed)
         counts = {
             str(code): number if number > LISTED else exact[code]
