@@ -26,7 +26,8 @@ from app.crawl.recorder import CrawlRecorder
 from app.crawl.url_runs import UrlRuns
 from app.crawl.urls import CRAWL_URL_FIELDS, SITEMAP, CrawlUrl, parse_message_domain
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
-from app.messages.crawl_messages import as_found, complete_dead_message, pages_of, parsed_crawl_url, role_of
+from app.messages.crawl_messages import as_found, pages_of, parsed_crawl_url, role_of
+from app.messages.dead_messages import complete_dead_message
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.redis_state.client import PREFIX, get_quick_redis, get_redis
 from app.redis_state.outage import WITHOUT_REDIS, without_redis

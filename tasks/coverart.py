@@ -13,7 +13,7 @@ from app.celery import app
 from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
-from app.messages.crawl_messages import complete_dead_message
+from app.messages.dead_messages import complete_dead_message
 from app.topology.queues import art_queues
 from config.routes import COVER_ART_EXCHANGE, art_routes
 from tasks.base import context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,13 +9,11 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
-from app.broker.policies.base import Dead, replacement_of
-from app.broker.worker.carry_out import carry_out
-from app.broker.worker.failures import RUN_OUTCOMES, failure_of
+from app.broker.policies.base import Dead
+from app.broker.worker.parts import fail_part
 from app.celery import app
 from app.counters import CRAWLED_URLS, TASK_RUNS
 from app.crawl.frontier.values import (
@@ -36,8 +33,8 @@ from app.crawl.record.reasons import Reason
 from app.crawl.url_runs import complete_dead, entry_of
 from app.crawl.urls import CrawlUrl, Link, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
-from app.messages.crawl_messages import crawl_id_of
-from app.messages.envelopes import delayed_message, site_message
+from app.messages.crawl_messages import crawl_id_of, page_messages
+from app.messages.envelopes import site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
@@ -155,13 +152,13 @@ def page(self: Any, **message: Any) -> None:
     if len(targets) > 1 and _is_again(self.request):
         process.frontier.release(first.crawl_id, "page", first.key, host_of(first.url), failed=False)
         alone = Admitted(tuple(map(frontier_url, targets)))
-        process.publisher.publish(page_messages(first.domain, first.crawl_id, alone))
+        process.publisher.publish(page_messages(first.domain, first.crawl_id, alone, process.budgets))
         return
     too_complex = limit_was_exceeded(headers)
     completed = process.pages.run(targets, message_id=str(self.request.id), too_complex=too_complex)
     publish_admitted(first, completed)
     for failed, error in completed.failed:
-        _retry_alone(failed, error, worker=self.request.hostname or "")
+        _fail_alone(failed, error, worker=self.request.hostname or "")
 
 
 def _is_again(request: Any) -> bool:
@@ -170,20 +167,21 @@ def _is_again(request: Any) -> bool:
     return is_marked or bool((request.delivery_info or {}).get("redelivered"))
 
 
-def _retry_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
-    """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
-    process, name = context(), "site.page"
-    [sent] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)))
-    kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
-    delivery = Delivery(sent.body, sent.headers, sent.properties, *kind, *address)
-    trace = "".join(traceback.format_exception(error))
-    failure = replace(failure_of(error, trace=trace, task=name), worker=worker)
-    decision = app.retries.policies.policy_for(PAGE).decide(delivery, failure)
-    logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
-    [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
-    if isinstance(outcome, Exception):
-        raise outcome
-    TASK_RUNS.add(name, PAGE, RUN_OUTCOMES[type(decision)], failure.reason)
+def _fail_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
+    """Give a page that failed beside others a message and a retry budget of its own."""
+    process = context()
+    [message] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)), process.budgets)
+    decision = fail_part(
+        message,
+        error,
+        subject=page.url,
+        queue=PAGE,
+        task="site.page",
+        worker=worker,
+        policies=app.retries.policies,
+        publisher=process.publisher,
+        on_outcome=TASK_RUNS.add,
+    )
     if isinstance(decision, Dead):
         complete_dead(process.frontier, page, "page")
 
@@ -229,7 +227,7 @@ def publish_admitted(page: CrawlUrl, completed: Completed) -> None:
     """Publish what a completion admitted, or the crawl's end, confirmed; write what is due of the crawl's record."""
     process = context()
     if completed.admitted.urls:
-        process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
+        process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted, process.budgets))
         process.frontier.note_confirmed(page.crawl_id, completed.name)
     if completed.write:
         process.recorder.write_segment(CrawlRef(page.domain, page.crawl_id))
@@ -244,41 +242,6 @@ def publish_end(domain: str, crawl_id: str) -> None:
         process.frontier.note_end_publishing(crawl_id)
         process.publisher.publish([site_message("end_crawl", process.budgets, domain=domain, crawl_id=crawl_id)])
         process.frontier.note_end_published(crawl_id)
-
-
-def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:
-    """Return the messages of admitted pages, for a delay queue if their host needs a rest.
-
-    Pages under one robots.txt share messages, each `page` with `more`.
-    """
-    budgets, alone, shared = context().budgets, [], dict[str, list[FrontierUrl]]()
-    for each in admitted.urls:
-        if each.kind == "page":
-            shared.setdefault(robots_url(each.url), []).append(each)
-        else:
-            alone.append([each])
-    parts = [
-        pages[at : at + admitted.batch] for pages in shared.values() for at in range(0, len(pages), admitted.batch)
-    ]
-    return [
-        delayed_message(
-            first.kind,
-            budgets,
-            admitted.wait,
-            **_fields_of(first),
-            domain=domain,
-            crawl_id=crawl_id,
-            **({"more": [_fields_of(each) for each in more]} if more else {}),
-        )
-        for first, *more in alone + parts
-    ]
-
-
-def _fields_of(page: FrontierUrl) -> dict[str, Any]:
-    """Return the fields of a message that name a page."""
-    fields = {"url": page.url, "depth": page.depth}
-    others = {"referrer": page.referrer, "redirects": page.redirects, "role": page.role}
-    return fields | {name: value for name, value in others.items() if value}
 
 
 def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:

@@ -18,6 +18,7 @@ from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.url_runs import complete_lost
 from app.crawl.urls import parse_message_domain
+from app.messages.crawl_messages import page_messages
 from app.messages.dead_sets import new_export
 from app.messages.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
@@ -28,7 +29,7 @@ from app.timers.timers import Callback, Timer
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import context, is_due, task
 from tasks.notify import publish_due_notifications
-from tasks.site import page_messages, publish_end
+from tasks.site import publish_end
 from tasks.traces import trace_of
 
 logger = get_task_logger(__name__)
@@ -143,7 +144,7 @@ def _refill(refill: Refill) -> None:
     """Publish what a crawl admits, the end of one that has nothing left, or the pages of one without progress again."""
     process = context()
     if refill.admitted.urls:
-        process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
+        process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted, process.budgets))
         process.frontier.confirm_refill(refill)
     elif refill.ended:
         publish_end(refill.domain, refill.crawl_id)
@@ -172,7 +173,7 @@ def _republish_stalled(refill: Refill) -> None:
         *(refill.domain, refill.crawl_id, refill.idle, len(messages)),
         ", ".join(each.url for each in messages[:_SHOWN]),
     )
-    process.publisher.publish(page_messages(refill.domain, refill.crawl_id, Admitted(messages)))
+    process.publisher.publish(page_messages(refill.domain, refill.crawl_id, Admitted(messages), process.budgets))
 
 
 def start_due_crawls() -> None:
@@ -220,7 +221,7 @@ def _republish_after_restart() -> None:
         for each in process.frontier.active() if change == "restarted" else ():
             messages = process.frontier.forget_lost_requests(each.id)
             with trace_of(each.id):
-                process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
+                process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages), process.budgets))
         process.publisher.publish([site_message("sweep", process.budgets)])
         process.run_id.note()
     for crawl_id in process.frontier.restored():

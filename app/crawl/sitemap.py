@@ -70,7 +70,7 @@ class SitemapWork:
     def read(self, run: UrlRun) -> ReadSitemap:
         """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
 
-        The caller has waited for the host. Raises what `PageWork.get` raises. `/sitemap.xml` that no robots.txt names
+        The caller has waited for the host. Raises what `PageWork.fetch` raises. `/sitemap.xml` that no robots.txt names
         is requested once, without retries. An index file may name sitemaps of its own host and of the crawl's scope.
         """
         target, rules, robots_txt = run.target, run.rules, robots_url(run.target.url)

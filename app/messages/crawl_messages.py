@@ -1,26 +1,17 @@
-"""Messages of pages and crawls: what they name, and what must not wait for a dead one any longer."""
+"""Messages of pages and crawls: what they name, and the messages of admitted pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
-
-from redis import RedisError
+from typing import Any
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier.frontier import Frontier
-from app.crawl.frontier.values import MessageKind
-from app.crawl.url_runs import complete_dead
-from app.crawl.urls import SITEMAP, SOFT_404_CHECK, CrawlUrl, parse_crawl_url
-from app.redis_state.client import get_quick_redis
-from app.redis_state.outage import is_outage, without_redis
-from config.routes import ROUTE_BY_TYPE
-from config.settings import Settings
-
-#: The tasks whose messages the frontier counts.
-_KINDS: Final[dict[str, MessageKind]] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
+from app.broker.outgoing import Outgoing
+from app.crawl.frontier.values import Admitted, FrontierUrl
+from app.crawl.urls import SITEMAP, SOFT_404_CHECK, CrawlUrl, parse_crawl_url, robots_url
+from app.messages.envelopes import delayed_message
+from app.topology.retry_policies import Budgets
 
 
 def role_of(message: Mapping[str, Any]) -> str:
@@ -65,40 +56,36 @@ def crawl_id_of(message: Mapping[str, Any]) -> str:
     return found
 
 
-def complete_dead_message(
-    task: str, message: Mapping[str, Any], settings: Settings, *, event: int | None = None
-) -> None:
-    """Let nothing wait for a message of a task that went to a dead set; `event` is that of its cover art job.
+def page_messages(domain: str, crawl_id: str, admitted: Admitted, budgets: Budgets) -> list[Outgoing]:
+    """Return the messages of admitted pages, for a delay queue if their host needs a rest.
 
-    A dead page's message is completed in the frontier, so that it does not hold back its domain's pack forever. The
-    page stays in its crawl's pack with what was stored of it before. So do the pages that only its links lead to: they
-    are unknown now, not gone. A crawl whose end cannot be recorded is abandoned. An event fails with those that depend
-    on it. A repeated call changes nothing.
-
-    Raises InvalidMessage and InvalidUrl, Postpone while Redis does not answer, and the errors of the event's database.
+    Pages under one robots.txt share messages, each `page` with `more`.
     """
-    if kind := _KINDS.get(task):
-        with _quick_frontier(settings) as frontier:
-            for each in pages_of(message):
-                page = as_found(parsed_crawl_url(each), each)
-                if page.crawl_id:
-                    complete_dead(frontier, page, kind)
-    elif task == ROUTE_BY_TYPE["end_crawl"].task:
-        with _quick_frontier(settings) as frontier:
-            frontier.abandon(crawl_id_of(message))
-    elif event:
-        # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_run import ArtEventRun
+    alone, shared = [], dict[str, list[FrontierUrl]]()
+    for each in admitted.urls:
+        if each.kind == "page":
+            shared.setdefault(robots_url(each.url), []).append(each)
+        else:
+            alone.append([each])
+    parts = [
+        pages[at : at + admitted.batch] for pages in shared.values() for at in range(0, len(pages), admitted.batch)
+    ]
+    return [
+        delayed_message(
+            first.kind,
+            budgets,
+            admitted.wait,
+            **_fields_of(first),
+            domain=domain,
+            crawl_id=crawl_id,
+            **({"more": [_fields_of(each) for each in more]} if more else {}),
+        )
+        for first, *more in alone + parts
+    ]
 
-        ArtEventRun.of(event, settings).fail("Its message was dead-lettered: see perennial dead list")
 
-
-@contextmanager
-def _quick_frontier(settings: Settings) -> Iterator[Frontier]:
-    """Give a frontier to a worker's event loop, which waits for Redis here: it gives up soon, and raises Postpone."""
-    try:
-        yield Frontier(get_quick_redis(settings.redis))
-    except RedisError as error:
-        if not is_outage(error):
-            raise
-        raise without_redis(error) from error
+def _fields_of(page: FrontierUrl) -> dict[str, Any]:
+    """Return the fields of a message that name a page."""
+    fields = {"url": page.url, "depth": page.depth}
+    others = {"referrer": page.referrer, "redirects": page.redirects, "role": page.role}
+    return fields | {name: value for name, value in others.items() if value}

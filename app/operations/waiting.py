@@ -18,7 +18,7 @@ from app.broker.publishing import Publisher
 from app.broker.waiting import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved, Waiting, move, peek
 from app.coverart.jobs import event_of
 from app.errors import ResourceNotFound
-from app.messages.crawl_messages import complete_dead_message
+from app.messages.dead_messages import complete_dead_message
 from app.messages.dead_sets import domain_of, payload_of, subject_of, task_of
 from app.operations.context import OperatorContext
 from app.topology.declare import coalescing_queues

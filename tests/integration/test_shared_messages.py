@@ -17,6 +17,7 @@ from app.broker.headers import ITERATION, TRACEBACK, WORKER
 from app.crawl.frontier.values import Admitted, Completed, Crawl, FrontierUrl, crawl_key
 from app.crawl.page import MOST_PAGES
 from app.errors import RobotsUnavailable, ServerError
+from app.messages.crawl_messages import page_messages
 from app.messages.envelopes import site_message
 from app.storage import disk
 from app.timers.timers import full_pack_callback
@@ -25,7 +26,6 @@ from config.routes import PAGE
 from config.settings import Settings
 from tasks.base import Context
 from tasks.site import page as page_task
-from tasks.site import page_messages
 from tests.servers.site import Site, failure, in_letters, page, robots
 from tests.support.broker import Broker
 from tests.support.system import running_system
@@ -222,7 +222,7 @@ def test_only_pages_under_one_robots_txt_share_a_message(
 ) -> None:
     urls = ["http://site.example/a", "https://site.example/b", "http://site.example/c"]
     alone = Admitted(tuple(FrontierUrl(url, url, 1) for url in urls), batch=16)
-    bodies = [json.loads(each.body) for each in page_messages("site.example", "c", alone)]
+    bodies = [json.loads(each.body) for each in page_messages("site.example", "c", alone, process.budgets)]
     assert [(each["url"], len(each.get("more", []))) for each in bodies] == [(urls[0], 1), (urls[1], 0)]
     foreign = message | {"more": [{"url": site.at("/b").replace("http://", "https://"), "depth": 1}]}
     with pytest.raises(InvalidMessage, match=r"other robots\.txt"):

@@ -89,7 +89,7 @@ class CrawlView:
         return {str(domain): (str(state or "running"), int(dead or 0)) for domain, state, dead in rows if domain}
 
     def open_urls(self, crawl_id: str) -> tuple[FrontierUrl, ...]:
-        """Return the URLs of a crawl whose messages are published and not completed, also those that wait for a retry."""
+        """Return the URLs of a crawl whose messages are published and not completed, also while they wait."""
         key = crawl_key(crawl_id)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(f"{key}:admitted")
