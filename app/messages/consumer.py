@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -95,9 +94,7 @@ class EnvelopeConsumer(Consumer):
 
     def _check_circuit_breakers(self) -> None:
         """Stop consuming queues whose messages need an unavailable service, and start again when it may be tried."""
-        if not self.may_consume:
-            return
-        if time.monotonic() < self._next_check:
+        if not self.may_consume or time.monotonic() < self._next_check:
             return
         consumed = self.app.amqp.queues.consume_from.keys() - self.refused.names
         breakers = {queue: self._breakers[queue] for queue in self._breakers if queue in consumed}
@@ -108,16 +105,10 @@ class EnvelopeConsumer(Consumer):
             # Logged once. An unreachable Redis may block this event loop for a second at each check.
             if not self._redis_failed:
                 logger.warning("Redis does not answer; circuit breakers are not checked: %s", error)
-            self._redis_failed = True
-            self._next_check = time.monotonic() + _CHECK_AGAIN
-        else:
-            self._redis_failed = False
-            self._pause_or_resume(
-                {queue: [each.service for each in breakers[queue] if each.name in is_open] for queue in breakers}
-            )
-
-    def _pause_or_resume(self, unavailable: Mapping[str, list[str]]) -> None:
-        """Consume each queue while none of its services is unavailable."""
+            self._redis_failed, self._next_check = True, time.monotonic() + _CHECK_AGAIN
+            return
+        self._redis_failed = False
+        unavailable = {queue: [each.service for each in breakers[queue] if each.name in is_open] for queue in breakers}
         consuming = {queue for queue in unavailable if self.task_consumer.consuming_from(queue)}
         paused = [queue for queue in unavailable if unavailable[queue] and queue in consuming]
         resumed = [queue for queue in unavailable if not unavailable[queue] and queue not in consuming]

@@ -9,7 +9,7 @@ from enum import Enum
 from celery.utils.log import get_logger
 
 from ..outgoing import Outgoing
-from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
+from ..policies.base import Dead, Decision, Drop, Reject
 from ..publishing import Publisher
 
 logger = get_logger(__name__)
@@ -33,36 +33,29 @@ def carry_out(
     that cannot be encoded, fails alone. A lost connection is the failure of all that were not confirmed.
     """
     outcomes: list[Disposition | Exception] = [Disposition.ACKNOWLEDGE] * len(decisions)
-    prepared: dict[str, Exception | None] = {}
+    by_queue = {decision.queue.name: decision for decision, _ in decisions if not isinstance(decision, Drop)}
+    failures: dict[str, Exception] = {}
+    for name, each in by_queue.items():
+        try:
+            if not isinstance(each, Reject):
+                publisher.declare([each.queue])
+            # Without it the broker drops what is rejected on a classic queue, and holds back that of a quorum queue.
+            elif publisher.declare_if_missing(each.queue):
+                logger.warning("Queue %s was missing and is declared again", name)
+        except Exception as error:  # noqa: BLE001 - It is the outcome of the decisions for this queue.
+            failures[name] = error
     to_publish: dict[int, Outgoing] = {}
     for position, (decision, message) in enumerate(decisions):
-        if not isinstance(decision, Drop):
-            queue = decision.queue
-            if queue.name not in prepared:
-                prepared[queue.name] = _prepare(decision, publisher)
-            if error := prepared[queue.name]:
-                outcomes[position] = error
-            elif isinstance(decision, Reject):
-                outcomes[position] = Disposition.REJECT
-            elif message:
-                to_publish[position] = message
+        if not isinstance(decision, Drop) and decision.queue.name in failures:
+            outcomes[position] = failures[decision.queue.name]
+        elif isinstance(decision, Reject):
+            outcomes[position] = Disposition.REJECT
+        elif message:
+            to_publish[position] = message
     positions = list(to_publish)
-    for number, error in publisher.publish_each(list(to_publish.values())).items():
-        outcomes[positions[number]] = error
+    for number, failure in publisher.publish_each(list(to_publish.values())).items():
+        outcomes[positions[number]] = failure
     return outcomes
-
-
-def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) -> Exception | None:
-    """Declare the queue of a decision. Return the error if that fails."""
-    try:
-        if not isinstance(decision, Reject):
-            publisher.declare([decision.queue])
-        # Without it the broker drops what is rejected on a classic queue, and holds back that of a quorum queue.
-        elif publisher.declare_if_missing(decision.queue):
-            logger.warning("Queue %s was missing and is declared again", decision.queue.name)
-    except Exception as error:  # noqa: BLE001 - Returned.
-        return error
-    return None
 
 
 def return_time(decision: Decision) -> dict[str, str | None]:

@@ -55,6 +55,7 @@ def install(
     app.retries = Retries(chosen, publish_timeout, confirm, on_outcome)
     task = symbol_by_name(app.task_cls)
     if not issubclass(task, Task):
+        # This package's class comes before the one that the application has.
         task = Task if issubclass(Task, task) else type(task.__name__, (Task, task), {"abstract": True})
     use_classes(
         app,
