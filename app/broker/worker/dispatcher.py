@@ -90,7 +90,13 @@ class Dispatcher:
     def _start_together(self, requests: Sequence[Any]) -> bool:
         """Hand requests to the pool as one job; return whether there is one that was not revoked."""
         number = next(self._numbers)
-        job = self._jobs[number] = _Job(self._pool, number, ended=self._on_job_end)
+
+        def on_end() -> None:
+            # What a lost process has reported is done.
+            self.read_early_results()
+            self._jobs.pop(number, None)
+
+        job = self._jobs[number] = _Job(self._pool, number, on_end)
         for request in requests:
             try:
                 job.add(request)
@@ -109,20 +115,15 @@ class Dispatcher:
             del self._jobs[number]
         return has_begun
 
-    def _on_job_end(self, number: int) -> None:
-        # What a lost process has reported is done.
-        self.read_early_results()
-        self._jobs.pop(number, None)
-
 
 class _Job:
     """Several requests in one process. What the pool reports of the job, it reports of each of them."""
 
-    def __init__(self, pool: TaskPool, number: int, *, ended: Callable[[int], None]) -> None:
-        """Call `ended` with the number when the pool reports the job's end."""
+    def __init__(self, pool: TaskPool, number: int, on_end: Callable[[], None]) -> None:
+        """Call `on_end` when the pool reports the job's end, before the results are reported."""
         self._pool = pool
         self._number = number
-        self._ended = ended
+        self._on_end = on_end
         self._calls: list[PoolCall] = []
         self._requests: list[Any] = []
         self.is_accepted = False
@@ -170,12 +171,12 @@ class _Job:
             self.on_early_result(index, result)
 
     def _on_results(self, results: Sequence[Any]) -> None:
-        self._ended(self._number)
+        self._on_end()
         for index in self._unreported():
             _report(self._calls[index], "callback", results[index])
 
     def _on_failure(self, error: ExceptionInfo) -> None:
-        self._ended(self._number)
+        self._on_end()
         left = list(self._unreported())
         for index in left[:1]:
             self._requests[index].waiting_since = math.inf
