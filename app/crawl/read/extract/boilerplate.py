@@ -34,9 +34,6 @@ _HINTS_IN_FRONT: Final = ("widget",)
 _HINT: Final = re.compile("|".join((*_HINTS, *(rf"(?<!\S){part}" for part in _HINTS_IN_FRONT))))
 #: Characters of an element's classes that are read.
 _MAX_CLASSES: Final = 500
-#: A page's own text: a role, and a property of https://schema.org/Article.
-_MAIN_ROLE: Final = "main"
-_ARTICLE_BODY: Final = "articleBody"
 
 #: The breadcrumb names the sections above a page: its words are kept, after the page's own.
 _BREADCRUMB_ELEMENTS: Final = frozenset({"div", "nav", "ol", "p", "table", "ul"})
@@ -101,9 +98,9 @@ def sign_of(name: str, attributes: Mapping[str, str | None]) -> Sign:
     sign, role = _sign_of_classes((attributes.get("class") or "")[:_MAX_CLASSES]), attributes.get("role")
     if name in BOILERPLATE or role in _ROLES or sign.region == IN_BOILERPLATE:
         return Sign(IN_BOILERPLATE, is_breadcrumb=sign.is_breadcrumb and name in _BREADCRUMB_ELEMENTS)
-    if role == _MAIN_ROLE:
+    if role == "main":
         return Sign(part=IN_MAIN)
-    if attributes.get("itemprop") == _ARTICLE_BODY:
+    if attributes.get("itemprop") == "articleBody":  # A property of https://schema.org/Article.
         return Sign(part=IN_ARTICLE_BODY)
     return sign
 

@@ -37,7 +37,6 @@ DATES = (
 )  # fmt: skip
 #: A `<time>` outside of these is the date of something else.
 MAIN = ("main", "article")
-JSON_LD = "application/ld+json"
 #: Characters of a date that are read.
 _MAX_DATE_LENGTH = 40
 #: Objects of a JSON-LD script that are read.
@@ -274,7 +273,7 @@ def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterabl
 
 def is_json_ld(script: Attributes) -> bool:
     """Return whether a `<script>` with these attributes contains JSON-LD."""
-    return (script.get("type") or "").strip().lower() == JSON_LD
+    return (script.get("type") or "").strip().lower() == "application/ld+json"
 
 
 def _json_ld_dates(script: str) -> Iterator[tuple[str, str]]:

@@ -127,21 +127,19 @@ def terms_of(
         section = nodes.id(node) or by_anchor.get(nodes.key(node), ("",))[0]
         section = section or next(filter(None, map(nodes.id, islice(nodes.within(node), _MAX_WITHIN))), "")
         text = _term(nodes.written(node)) if section and section.isprintable() else ""
-        if text and not _is_reference(nodes, node, text, link_texts):
-            found.setdefault(section, Term(section, text))
+        if not text:
+            continue
+        if text in link_texts or text.rpartition(", ")[2] in link_texts:
+            # An entry of an index, which is no term, ends with a link to another page.
+            *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
+            href = (nodes.attributes(last).get("href") or "") if last is not None else ""
+            if last is not None and not href.startswith("#") and text.endswith(_term(nodes.written(last))):
+                continue
+        found.setdefault(section, Term(section, text))
     for section, node in by_anchor.values():
         if nodes.name(node) == contract.ANCHORED and (text := _term(nodes.written(node))):
             found.setdefault(section, Term(section, text))
     return tuple(found.values())[:MAX_TERMS]
-
-
-def _is_reference(nodes: Nodes[Node], node: Node, text: str, link_texts: Collection[str]) -> bool:
-    """Return whether a term is the entry of an index: a link to another page, or text, comma and such a link."""
-    if text not in link_texts and text.rpartition(", ")[2] not in link_texts:
-        return False
-    *_, last = (None, *(each for each in nodes.within(node) if nodes.name(each) == "a" and not nodes.id(each)))
-    href = (nodes.attributes(last).get("href") or "") if last is not None else ""
-    return last is not None and not href.startswith("#") and text.endswith(_term(nodes.written(last)))
 
 
 def _term(text: str) -> str:
