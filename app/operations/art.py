@@ -10,7 +10,6 @@ from typing import Final
 
 from redis import RedisError
 
-from app.broker.dead_letters import DeadSets
 from app.broker.errors import InvalidMessage
 from app.coverart import event_table
 from app.coverart.event_state import ArtEventQueueState, ReaderStatus, read_state
@@ -68,16 +67,13 @@ def requeue(ops: OperatorContext, ids: Sequence[int] | None, *, dry_run: bool = 
         # A reader sees the events afterwards: the dead letter of a new run stays.
         with ops.act("requeue events", _SUBJECT, why=why) as act, connection.transaction():
             done = event_table.requeue(connection, "failed", ids)
-            names = [f"{exchange}.failed" for exchange in ops.settings.art_exchanges] if done.ids else []
-            removed = sum(_forget(ops.dead_sets.only(name), set(done.ids)) for name in names)
+            events = set(done.ids)
+            dead_sets = [ops.dead_sets.only(f"{exchange}.failed") for exchange in ops.settings.art_exchanges if events]
+            letters = (letter for each in dead_sets for letter in each.iter_letters())
+            concerned = {letter.id for letter in letters if event_of(letter.delivery.headers) in events}
+            removed = sum(each.forget(lambda letter: letter.id in concerned) for each in dead_sets) if concerned else 0
             act.result = f"{done}; {removed:,} dead letters removed"
     return done
-
-
-def _forget(sets: DeadSets, events: set[int]) -> int:
-    """Remove the dead letters of events; return their number."""
-    concerned = {letter.id for letter in sets.iter_letters() if event_of(letter.delivery.headers) in events}
-    return sets.forget(lambda letter: letter.id in concerned) if concerned else 0
 
 
 def hand_back(ops: OperatorContext, *, dry_run: bool = False, why: str = "") -> Requeued:

@@ -99,19 +99,15 @@ def set_states(ops: OperatorContext, domain: str, state: CrawlState) -> list[str
         updated = update_crawl(ops.store, record.ref, change)
         if updated is None or updated.state != state:
             continue  # It has ended since it was listed.
-        _set_in_redis(ops, updated)
         changed.append(record.id)
+        # Redis gets the state of the record, also of one that another operator changes at the same time.
+        present: CrawlRecord | None = updated
+        while present and present.state in FORMER_STATES:
+            frontier.set_state(present.id, present.state)
+            before, present = present, read_crawl(ops.store, record.ref)
+            if present and present.state == before.state:
+                break
     return changed
-
-
-def _set_in_redis(ops: OperatorContext, record: CrawlRecord) -> None:
-    """Give Redis the state of a crawl's record, also of one that another operator changes at the same time."""
-    present: CrawlRecord | None = record
-    while present and present.state in FORMER_STATES:
-        ops.frontier.set_state(present.id, present.state)
-        before, present = present, read_crawl(ops.store, record.ref)
-        if present and present.state == before.state:
-            return
 
 
 def repair(ops: OperatorContext, domain: str = "", *, why: str = "") -> list[Action]:

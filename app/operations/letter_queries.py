@@ -114,8 +114,14 @@ class LetterQuery(BaseModel):
         text, ids = self.text.casefold(), frozenset(of_act)
         with closing(sets.iter_letters(self.condition())) as letters:
             for letter in letters:
-                is_of_act = not self.act or not ids.isdisjoint(letter.replay_history)
-                if is_of_act and (not text or _contains(letter, text)):
+                if self.act and ids.isdisjoint(letter.replay_history):
+                    continue
+                cause, message = letter.cause, letter.delivery
+                names = (letter.id, letter.error, cause.reason, cause.queue, task_of(letter), message.routing_key)
+                if (
+                    any(text in name.casefold() for name in names)
+                    or text in message.body.decode(errors="replace").casefold()
+                ):
                     yield letter
 
 
@@ -277,12 +283,3 @@ def parse_time(text: str) -> float:
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         raise InvalidMessage(f"time {text[:40]!r}: expected an age such as 2h, or 2026-11-25T10:00 (UTC)") from None
-
-
-def _contains(letter: DeadLetter, text: str) -> bool:
-    cause = letter.cause
-    names = (letter.id, letter.error, cause.reason, cause.queue, task_of(letter), letter.delivery.routing_key)
-    return (
-        any(text in name.casefold() for name in names)
-        or text in letter.delivery.body.decode(errors="replace").casefold()
-    )

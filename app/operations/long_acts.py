@@ -158,8 +158,10 @@ class LongActs:
         if not act.is_silent:
             return act
         with suppress(DeadSetBusy, BrokerUnreachable):
-            ids = self.ids(ident)
-            present = self._present(ids)
+            present = {}
+            for name, listed in self.ids(ident).items():
+                wanted, letters = set(listed), self._ops.dead_sets.only(name).iter_summaries()
+                present[name] = [letter.id for letter in letters if letter.id in wanted]
             left = sum(map(len, present.values()))
 
             def interrupted(former: LongAct) -> LongAct:
@@ -285,15 +287,6 @@ class LongActs:
         if stored is None:
             raise ResourceNotFound(f"there is no act {ident}")
         return _decoded(stored.data)
-
-    def _present(self, ids: IdsBySet) -> dict[str, list[str]]:
-        """Return those of the ids whose letters are in their dead sets."""
-        sets = self._ops.dead_sets
-        found = {}
-        for name, listed in ids.items():
-            wanted = set(listed)
-            found[name] = [letter.id for letter in sets.only(name).iter_summaries() if letter.id in wanted]
-        return found
 
     def _write_ids(self, ident: str, *, chosen: IdsBySet, left: IdsBySet) -> None:
         data = {"chosen": dict(chosen), "left": dict(left)}

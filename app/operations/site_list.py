@@ -16,7 +16,6 @@ from app.errors import InvalidUrl, ObjectDamaged, PackCorrupt, PackNotFound
 from app.operations.context import OperatorContext
 from app.operations.sites import site_row
 from app.pack.manifest import read_manifest
-from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, read_site
 from app.storage.damage import DamageNotes
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX
@@ -125,27 +124,30 @@ def route_trouble(route: PackRoute) -> str:
 
 
 def _row(ops: OperatorContext, domain: str, troubles: Sequence[str], *, is_packed: bool) -> ListedSite:
-    own, site = list(troubles), None
+    own, site, manifest = list(troubles), None, None
     try:
         site = read_site(ops.store, domain)
     except ObjectDamaged as error:
         # From now on it is known of the list as a whole.
         DamageNotes(ops.redis).add(error)
         own.append(f"its settings cannot be read: {error}")
+    if is_packed:
+        with suppress(PackNotFound, PackCorrupt):
+            manifest = read_manifest(ops.store, domain)
+    plan = site_row(ops, site) if site else {}
     return ListedSite(
         domain=domain,
-        name=(site.name if site else "") or domain,
-        **_plan(ops, site),
+        name=plan.get("name", domain),
+        state=plan.get("state", ""),
+        schedule=plan.get("schedule", ""),
+        last_start=plan.get("last_start"),
+        next_start=plan.get("next_start"),
         **_crawl_figures(ops, domain),
-        **_pack_figures(ops, domain, is_packed=is_packed),
+        pack_pages=manifest.pages if manifest else None,
+        pack_built=manifest.built_at if manifest else None,
+        generation=manifest.generation if manifest else None,
         troubles=tuple(own),
     )
-
-
-def _plan(ops: OperatorContext, site: Site | None) -> dict[str, Any]:
-    names = ("state", "schedule", "last_start", "next_start")
-    row = site_row(ops, site) if site else dict(zip(names, ("", "", None, None), strict=True))
-    return {name: row[name] for name in names}
 
 
 def _crawl_figures(ops: OperatorContext, domain: str) -> dict[str, Any]:
@@ -166,14 +168,3 @@ def _crawl_figures(ops: OperatorContext, domain: str) -> dict[str, Any]:
         "pages": record.counts.get("indexed") if record else None,
         "dead": record.counts.get("dead") if record else None,
     }
-
-
-def _pack_figures(ops: OperatorContext, domain: str, *, is_packed: bool) -> dict[str, Any]:
-    nothing = dict.fromkeys(("pack_pages", "pack_built", "generation"))
-    if not is_packed:
-        return nothing
-    try:
-        manifest = read_manifest(ops.store, domain)
-    except (PackNotFound, PackCorrupt):
-        return nothing
-    return {"pack_pages": manifest.pages, "pack_built": manifest.built_at, "generation": manifest.generation}

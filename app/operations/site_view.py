@@ -143,7 +143,13 @@ def figures(record: CrawlRecord) -> CrawlFigures:
     """Return the figures that a crawl's record has. Only a finished one has them."""
     counts, failed = record.counts, None
     if record.is_finished and record.reasons:
-        failed = in_order({code: number for code, number in record.reasons.items() if _is_failure(code)})
+        failed = in_order(
+            {
+                code: number
+                for code, number in record.reasons.items()
+                if code in _FAILED or (code.isdecimal() and int(code) >= 400)
+            }
+        )
     return CrawlFigures(
         id=record.id,
         started=record.started.isoformat(),
@@ -226,7 +232,3 @@ def _served(domain: str, routes: Routes | None) -> ServedPack:
                 trouble=route_trouble(route),
             )
     return ServedPack(is_known=True)
-
-
-def _is_failure(code: str) -> bool:
-    return code in _FAILED or (code.isdecimal() and int(code) >= 400)

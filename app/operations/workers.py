@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from app.broker.errors import ControlRefused
 from app.broker.inspection import MAILBOX_ENDING, WorkerReply, inspect_workers
@@ -92,7 +92,17 @@ def _report(name: str, reply: WorkerReply | None, consumers: Sequence[ConsumerSt
     if reply is None:
         return WorkerReport(name=name, answers=False, prefetch=prefetch, queues=queues)
     now = time.time()
-    running = sorted(map(_task, reply.tasks), key=lambda task: task.since or now)
+    running = [
+        WorkerTask(
+            id=str(info.get("id", ""))[:_MAX_NAME],
+            name=str(info.get("name", ""))[:_MAX_NAME],
+            subject=subject_of([info.get("args"), info.get("kwargs")]),
+            since=float(since) if isinstance(since := info.get("time_start"), int | float) else None,
+            pid=info.get("worker_pid"),
+        )
+        for info in reply.tasks
+    ]
+    running.sort(key=lambda task: task.since or now)
     return WorkerReport(
         name=name,
         answers=True,
@@ -102,15 +112,4 @@ def _report(name: str, reply: WorkerReply | None, consumers: Sequence[ConsumerSt
         queues=queues or reply.queues,
         running=running[:MAX_TASKS],
         task_count=len(running),
-    )
-
-
-def _task(info: Mapping[str, Any]) -> WorkerTask:
-    since = info.get("time_start")
-    return WorkerTask(
-        id=str(info.get("id", ""))[:_MAX_NAME],
-        name=str(info.get("name", ""))[:_MAX_NAME],
-        subject=subject_of([info.get("args"), info.get("kwargs")]),
-        since=float(since) if isinstance(since, int | float) else None,
-        pid=info.get("worker_pid"),
     )

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from redis import Redis
 from typer.testing import CliRunner
 
+from app.broker.dead_letters import DeadSets
 from app.broker.outgoing import Outgoing
 from app.cli.main import cli
 from app.coverart import event_table
@@ -148,7 +149,7 @@ def test_a_requeued_event_has_all_its_runs_again_and_its_dead_letter_is_gone(
     assert art.requeue(desk.ops, None, dry_run=True).ids == (first, second)
     assert desk.states()[first] == ("failed", MAX_ATTEMPTS)
     with monkeypatch.context() as killed:
-        killed.setattr(art, "_forget", Mock(side_effect=KeyboardInterrupt))
+        killed.setattr(DeadSets, "forget", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             art.requeue(desk.ops, None)
     assert next(desk.ops.audit.entries()).result == "failed: KeyboardInterrupt"
