@@ -145,12 +145,12 @@ def _fastapi(parts: Sequence[SearchClient | SearchCounter]) -> FastAPI:
 
 def _answer_error(request: Request, error: Exception) -> Response:
     """Answer an error of a route, invalid parameters, or an error of Starlette, such as one for an unknown path."""
-    kind, detail = ApplicationError, ""
+    path, kind, detail = request.scope["path"], ApplicationError, ""
     if isinstance(error, RedisError):
         kind, detail = SearchUnavailable, f"Redis: {error}"
     elif isinstance(error, ApplicationError):
         kind = type(error)
-        detail = str(error) if is_for_operators(request.scope["path"]) else problems.public_detail(error)
+        detail = str(error) if is_for_operators(path) else problems.public_detail(error)
     elif isinstance(error, RequestValidationError):
         kind, detail = InvalidMessage, problems.detail_of(error.errors())
     elif isinstance(error, HTTPException):
@@ -158,22 +158,20 @@ def _answer_error(request: Request, error: Exception) -> Response:
         kind = kinds.get(error.status_code, ApplicationError)
         detail = error.detail if kind is InvalidMessage else ""
     state: OpsState | None = request.app.state.ops
-    if is_ops_page(request.scope["path"]) and state is not None and state.access.has_pages:
+    if is_ops_page(path) and state is not None and state.access.has_pages:
         response = error_page(request, state, kind, detail)
     else:
         response = _error_response(request.scope, kind, detail)
     if kind is MethodNotAllowed:
-        response.headers["Allow"] = ", ".join(sorted(_methods_of(request)))
+        # Each route of an address has only its own methods. Of an included router, `app.routes` has one entry without
+        # any. No documented function of FastAPI lists its routes; tests/integration/test_ops_access.py fails if this
+        # one changes.
+        routes = (each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(path))
+        methods = {method for route in routes for method in route.methods or ()}
+        if "GET" in methods:
+            methods.add("HEAD")
+        response.headers["Allow"] = ", ".join(sorted(methods))
     return response
-
-
-def _methods_of(request: Request) -> set[str]:
-    """Return the methods that an address has: each of its routes has only its own."""
-    # Of an included router, `app.routes` has one entry without methods. No documented function of FastAPI lists its
-    # routes; tests/integration/test_ops_access.py fails if this one changes.
-    routes = [each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(request.scope["path"])]
-    methods = {method for route in routes for method in route.methods or ()}
-    return methods | ({"HEAD"} if "GET" in methods else set())
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

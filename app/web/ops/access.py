@@ -100,7 +100,11 @@ class Access:
 
         The password decides the role. Every hash is compared: the time depends on none of them.
         """
-        matching = [role for role, hashed in self.passwords.items() if _is_password(hashed, password)]
+        matching = []
+        for role, hashed in self.passwords.items():
+            with suppress(VerificationError, InvalidHashError):
+                PasswordHasher().verify(hashed, password)
+                matching.append(role)
         if not matching:
             raise OperatorRequired("the password is wrong")
         operator, now = Operator(name, matching[0], Origin.PAGE), time.time()
@@ -198,10 +202,3 @@ def require_same_origin(request: Request) -> None:
     own = f"{request.scope['scheme']}://{request.headers.get('Host', '')}"
     if fetch_site not in ("same-origin", "none") or origin not in ("", own):
         raise RequestForged("a page of another site sent this form")
-
-
-def _is_password(hashed: str, password: str) -> bool:
-    try:
-        return PasswordHasher().verify(hashed, password)
-    except (VerificationError, InvalidHashError):
-        return False

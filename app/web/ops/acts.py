@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -58,27 +59,22 @@ def followed_act(visit: Visit, ident: str) -> Callable[[], Mapping[str, str]]:
 
 def act_fragments(visit: Visit, act: LongAct, *, is_followed: bool, form_token: str = "") -> Mapping[str, str]:
     """Return the page of an act as HTML by the id of its elements. The last one names the stream that follows it."""
+    died_again = None
+    if not act.is_running and act.done and act.order.verb != "drop":
+        with suppress(DeadSetBusy, BrokerUnreachable):
+            died_again = LongActs(visit.ops).died_again(act.id)
     values = {
         "operator": visit.ops.operator,
         "form_token": form_token or visit.form_token,
         "act": act,
         "text": described(act),
         "live": f"{LIVE_PATH}?act={act.id}" if is_followed else "",
-        "died_again": None if act.is_running else _died_again(visit, act),
+        "died_again": died_again,
         "has_export": bool(act.export) and has_export(visit.ops, act.export),
     }
     # The stream ends with the part that names it, so that one is the last.
     names = {"live-act-steps": "steps", "live-act": "progress"}
     return {ident: templates.get_template(f"ops/act/{name}.html").render(values) for ident, name in names.items()}
-
-
-def _died_again(visit: Visit, act: LongAct) -> int | None:
-    if not act.done or act.order.verb == "drop":
-        return None
-    try:
-        return LongActs(visit.ops).died_again(act.id)
-    except (DeadSetBusy, BrokerUnreachable):
-        return None
 
 
 @subject.pages.get("/dead/exports/{name}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Response
@@ -71,6 +70,14 @@ def show(visit: Reading, ident: str) -> HTMLResponse:
     letter = find_letter(visit.ops.dead_sets, ident)
     attempts = attempts_of(letter, settings)
     text = editable(letter)
+    delivery = letter.delivery
+    properties = {
+        "exchange": delivery.exchange or "(default)",
+        "routing key": delivery.routing_key,
+        "content type": delivery.content_type or "",
+        "content encoding": delivery.content_encoding or "",
+        **readable({name: value for name, value in delivery.properties.items() if name != "application_headers"}),
+    }
     return visit.page(
         "dead_letter.html",
         letter=letter,
@@ -81,8 +88,8 @@ def show(visit: Reading, ident: str) -> HTMLResponse:
         marks=_marks(attempts),
         width=_WIDTH,
         broker_deaths=broker_deaths(letter),
-        headers=[(name, _shown(value)) for name, value in sorted(readable(letter.delivery.headers).items())],
-        properties=[(name, _shown(value)) for name, value in _properties(letter).items()],
+        headers=[(name, _shown(value)) for name, value in sorted(readable(delivery.headers).items())],
+        properties=[(name, _shown(value)) for name, value in properties.items()],
         arguments=text[:_MAX_ARGUMENTS],
         is_cut=len(text) > _MAX_ARGUMENTS,
         is_editable=len(text) <= _MAX_ARGUMENTS and is_editable(letter),
@@ -146,22 +153,14 @@ def note_letter(ops: Calling, ident: Ident, body: NoteRequest) -> Done:
     return Done(add_note(ops, letter.id, body.text), f"{OPS_PAGES}/dead/letter/{letter.id}", "The note is kept.")
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptMark:
-    """Where a drawing shows an attempt."""
-
-    x: float
-    attempt: Attempt
-
-
-def _marks(attempts: list[Attempt]) -> list[AttemptMark]:
-    """Return the marks of the attempts with a known time, from the left to the right."""
+def _marks(attempts: list[Attempt]) -> list[tuple[float, Attempt]]:
+    """Return the attempts with a known time, each with its place in the drawing, from the left to the right."""
     timed = [(attempt.at, attempt) for attempt in attempts if attempt.at is not None]
     if not timed:
         return []
     first = min(at for at, _ in timed)
     span = max(at for at, _ in timed) - first or 1.0
-    return [AttemptMark(10 + (_WIDTH - 20) * (at - first) / span, attempt) for at, attempt in timed]
+    return [(10 + (_WIDTH - 20) * (at - first) / span, attempt) for at, attempt in timed]
 
 
 def _subject(letter: DeadLetter, settings: Settings) -> tuple[str, str]:
@@ -174,18 +173,6 @@ def _subject(letter: DeadLetter, settings: Settings) -> tuple[str, str]:
             job = parse(kind, letter.delivery.body)
             return f"{OPS_PAGES}/art", job.new_gid if isinstance(job, Move) else job.gid
     return "", ""
-
-
-def _properties(letter: DeadLetter) -> Mapping[str, Any]:
-    delivery = letter.delivery
-    own = {name: value for name, value in delivery.properties.items() if name != "application_headers"}
-    return {
-        "exchange": delivery.exchange or "(default)",
-        "routing key": delivery.routing_key,
-        "content type": delivery.content_type or "",
-        "content encoding": delivery.content_encoding or "",
-        **readable(own),
-    }
 
 
 def _shown(value: Any) -> str:

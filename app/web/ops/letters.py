@@ -29,7 +29,7 @@ from app.web.ops.letter_forms import (
     matching,
     order_by,
 )
-from app.web.ops.page_requests import Acting, Reading, Visit
+from app.web.ops.page_requests import Acting, Reading
 from app.web.ops.subject_routes import Subject
 from app.web.paths import OPS_PAGES
 
@@ -96,15 +96,10 @@ def act_on_letters(visit: Acting) -> Response:
     verb = visit.value("verb")
     is_dry = verb.startswith("dry-") or (verb == "drop" and not visit.value("confirmed"))
     order, chosen = order_by(visit, verb.removeprefix("dry-")), chosen_by(visit)
-    if is_dry:
-        return _preview(visit, order, chosen)
-    ids = chosen.by_set(visit.ops)
-    act = LongActs(visit.ops).begin(order, ids, subject=str(chosen), why=visit.value("why"))
-    return visit.back(f"{OPS_PAGES}/acts/{act.id}")
-
-
-def _preview(visit: Visit, order: LetterOrder, chosen: LetterChoice) -> HTMLResponse:
-    """Show which letters an order would be for, and where each would go. It changes nothing."""
+    if not is_dry:
+        ids = chosen.by_set(visit.ops)
+        act = LongActs(visit.ops).begin(order, ids, subject=str(chosen), why=visit.value("why"))
+        return visit.back(f"{OPS_PAGES}/acts/{act.id}")
     targets: Counter[str] = Counter()
     policies = retry_policies(visit.ops.settings)
 

@@ -76,8 +76,10 @@ async def _events(visit: Visit, fragments: Fragments, place: AsyncExitStack) -> 
         yield f"retry: {_RETRY_MS}\n\n"
         sent: dict[str, str] = {}
         ends = time.monotonic() + STREAM_SECONDS
-        while time.monotonic() < ends and _goes_on(visit):
+        while time.monotonic() < ends:
             try:
+                # The session may have ended, such as by logging out.
+                visit.state.access.page_operator(visit.request)
                 found = await run_in_threadpool(fragments)
             except ApplicationError:
                 return  # The answer has begun: only its end can tell the browser.
@@ -93,12 +95,3 @@ async def _events(visit: Visit, fragments: Fragments, place: AsyncExitStack) -> 
 def event(fragment: Mapping[str, str]) -> str:
     """Return the event of a part that changed; JSON has no line end that would end the event."""
     return f"event: fragment\ndata: {json.dumps(fragment)}\n\n"
-
-
-def _goes_on(visit: Visit) -> bool:
-    """Return whether the session of a stream has not ended, such as by logging out."""
-    try:
-        visit.state.access.page_operator(visit.request)
-    except ApplicationError:
-        return False
-    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar, get_origin
@@ -111,7 +112,9 @@ class Visit:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page of `templates/ops/`, which gets these values, the operator, its form token and the note."""
-        note = self._note()
+        note = ""
+        with suppress(BadSignature):
+            note = str(self.state.access.signed("note", self.request.cookies.get(_NOTE, ""), seconds=_NOTE_SECONDS))
         html = templates.get_template(f"ops/{template}").render(
             operator=self.ops.operator,
             form_token=self.form_token,
@@ -134,12 +137,6 @@ class Visit:
             text = str(self.state.access.serializer("note").dumps(note[:1_500]))
             response.set_cookie(_NOTE, text, max_age=_NOTE_SECONDS, path=OPS_PAGES, httponly=True, samesite="lax")
         return response
-
-    def _note(self) -> str:
-        try:
-            return str(self.state.access.signed("note", self.request.cookies.get(_NOTE, ""), seconds=_NOTE_SECONDS))
-        except BadSignature:
-            return ""
 
 
 def overview_of(request: Request) -> Overview:

@@ -71,8 +71,10 @@ def text_of(value: Any) -> str:
     """Return a value as a text: elements on lines of their own, and an empty text for none."""
     if isinstance(value, bool):
         return "on" if value else ""
+    if isinstance(value, SiteBestBet):
+        return json.dumps(value.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
     if isinstance(value, tuple):
-        return "\n".join(_element(each) for each in value)
+        return "\n".join(map(text_of, value))
     if isinstance(value, dict):
         return "\n".join(f"{name}: {text_of(each)}" for name, each in value.items())
     if isinstance(value, float) and value.is_integer():
@@ -129,12 +131,6 @@ def _kind(name: str) -> str:
 
 def _default(name: str) -> Any:
     return Site.model_fields[name].get_default(call_default_factory=True)
-
-
-def _element(value: Any) -> str:
-    if isinstance(value, SiteBestBet):
-        return json.dumps(value.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
-    return str(value)
 
 
 def _value(name: str, text: str) -> Any:

@@ -71,15 +71,24 @@ def show_waiting(visit: Reading, queue: str = "", task: str = "", domain: str = 
     return _page(visit, queue, task=task, domain=domain)
 
 
-def _page(visit: Visit, queue: str, *, task: str = "", domain: str = "", fault: str = "") -> HTMLResponse:
-    """Return the page; `fault` is why what its form sent was refused."""
+def _page(visit: Visit, queue: str = "", *, task: str = "", domain: str = "", fault: str = "") -> HTMLResponse:
+    """Return the page, with the queue of its form, if this one was sent; `fault` is why it was refused."""
+    queue = queue or visit.value("queue")
     reading = overview_of(visit.request).queues.read(time.monotonic() + PATIENCE)
-    values: dict[str, Any] = {"reading": reading, "queue": queue, "task": task.strip(), "domain": domain.strip()}
-    values |= {"rows": _rows(visit, reading.value.of_kind("delay") if reading.value else [])}
+    settings, rows = visit.ops.settings, []
+    policies = retry_policies(settings)
+    for figures in reading.value.of_kind("delay") if reading.value else ():
+        found = DelayQueue.of(figures.name, policies) if figures.ready or figures.unacknowledged else None
+        if found is not None:
+            coalesces = is_coalescing(settings, figures.name)
+            rows.append(DelayQueueView(figures, found.delay_ms / 1_000, found.back_to, coalesces))
+    rows.sort(key=lambda row: (row.seconds, row.figures.name))
+    values: dict[str, Any] = {"rows": rows, "reading": reading, "queue": queue}
+    values |= {"task": task.strip(), "domain": domain.strip()}
     values |= {"opened": None, "peeked": None, "messages": [], "trouble": ""}
     values |= {"fault": fault, "why": visit.value("why")}
     if queue:
-        values |= {"opened": delay_queue_named(visit.ops.settings, queue), "most": MAX_PEEKED, "most_moved": MAX_MOVED}
+        values |= {"opened": delay_queue_named(settings, queue), "most": MAX_PEEKED, "most_moved": MAX_MOVED}
         try:
             peeked = read_waiting(visit.ops, queue)
         except (BrokerUnreachable, QueueUnavailable) as error:
@@ -92,17 +101,13 @@ def _page(visit: Visit, queue: str, *, task: str = "", domain: str = "", fault: 
     return visit.page("waiting.html", status=400 if fault else 200, **values)
 
 
-def _page_with_fault(visit: Visit, *, fault: str) -> HTMLResponse:
-    return _page(visit, visit.value("queue"), fault=fault)
-
-
 @subject.api.get("/waiting", response_model=PeekedQueue, operation_id="waiting")
 def waiting(ops: Calling, parameters: Annotated[WaitingParameters, Query()]) -> Response:
     """List the first messages of a delay queue, as they were at most half a minute ago."""
     return answer(read_waiting(ops, parameters.queue))
 
 
-@subject.act("/waiting/end", response_model=Moved, operation_id="end_wait", form=_page_with_fault)
+@subject.act("/waiting/end", response_model=Moved, operation_id="end_wait", form=_page)
 def end(request: Request, ops: Calling, body: EndBody) -> Done:
     """Send waiting messages to their work queues now, or to the dead set."""
     moved = end_wait(ops, body.queue, body.act, ids=None if body.every else body.ids, most=body.most, why=body.why)
@@ -114,15 +119,3 @@ def end(request: Request, ops: Calling, body: EndBody) -> Done:
     if moved.failure:
         note += f" Not sent: {moved.failure}"
     return Done(moved, f"{OPS_PAGES}/waiting?{urlencode({'queue': body.queue})}", note)
-
-
-def _rows(visit: Visit, queues: list[QueueFigures]) -> list[DelayQueueView]:
-    """Return the delay queues with messages, the shortest wait first."""
-    settings, rows = visit.ops.settings, []
-    policies = retry_policies(settings)
-    for figures in queues:
-        queue = DelayQueue.of(figures.name, policies) if figures.ready or figures.unacknowledged else None
-        if queue is not None:
-            coalesces = is_coalescing(settings, figures.name)
-            rows.append(DelayQueueView(figures, queue.delay_ms / 1_000, queue.back_to, coalesces))
-    return sorted(rows, key=lambda row: (row.seconds, row.figures.name))
