@@ -1,4 +1,4 @@
-"""Acts on crawls: index and pack a site; pause, resume, cancel and repair its crawls."""
+"""Acts on crawls: index and pack a site, now or when its timer is due; pause, resume, cancel and repair its crawls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.record.crawls import CrawlRecord, CrawlState, list_crawls, read_crawl, update_crawl
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.urls import parse_domain
-from app.errors import ActRefused
+from app.errors import ActRefused, ResourceNotFound
 from app.operations.context import OperatorContext
 from app.operations.crawl_queries import page_of
 from app.sites.crawl_policies import SitePolicies
@@ -67,6 +67,18 @@ def pack(ops: OperatorContext, domain: str, *, full: bool = False, force: bool =
     with ops.act(kind, name, why=why, **({"force": True} if force else {})):
         ops.post(kind, domain=name, **({"force": True} if force else {}))
     return PostedWork(posted=kind, domain=name)
+
+
+def fire_timer(ops: OperatorContext, domain: str, *, why: str = "") -> str:
+    """Let a domain's timer be due now: the next tick publishes its callback. Return the domain.
+
+    Raises InvalidUrl, and ResourceNotFound for a domain without a timer.
+    """
+    name = parse_domain(domain)
+    with ops.act("timer fire", name, why=why):
+        if not Timers(ops.redis).make_due(name):
+            raise ResourceNotFound(f"{name} has no timer")
+    return name
 
 
 def change_crawls(ops: OperatorContext, domain: str, state: CrawlState, *, why: str = "") -> ChangedCrawls:

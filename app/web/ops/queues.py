@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
 from app.broker.errors import BrokerUnreachable
-from app.operations import timers
+from app.operations import crawls
 from app.operations.overview import PATIENCE, Overview
 from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
@@ -114,6 +114,6 @@ def list_timers(ops: Calling, parameters: Annotated[TimerParameters, Query()]) -
 @subject.act("/timers/fire", response_model=DoneAnswer, operation_id="fire_timer")
 def fire_timer(request: Request, ops: Calling, body: FireBody) -> Done:
     """Let a domain's timer be due now."""
-    domain = timers.fire(ops, body.domain, why=body.why)
+    domain = crawls.fire_timer(ops, body.domain, why=body.why)
     overview_of(request).redis.forget()
     return Done({"done": [domain]}, f"{OPS_PAGES}/queues#timers", f"The timer of {domain} is due now.")
