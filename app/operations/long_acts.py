@@ -308,12 +308,22 @@ class _Run:
 
     def keep(self) -> None:
         """Carry the order out, write how far it is every HEARTBEAT_INTERVAL, and at the end what became of it."""
+
+        def with_progress(former: LongAct) -> LongAct:
+            if former.run != self.act.run or former.phase != "running":
+                return former
+            return replace(former, updated=time.time(), done=self.act.done + self.count, note=self.waiting)
+
         worker = threading.Thread(target=self._work, name=f"letters of {self.act.id}", daemon=True)
         worker.start()
         worker.join(HEARTBEAT_INTERVAL)
         while worker.is_alive():
             with suppress(StoreError):
-                self._heartbeat()
+                act = self.acts.change(self.act.id, with_progress)
+                if act.run != self.act.run or act.phase != "running":
+                    self.halted = "another process counted this run as interrupted"
+                else:
+                    self.halted = act.wanted
             worker.join(HEARTBEAT_INTERVAL)
         for wait in _PAUSES:
             try:
@@ -355,20 +365,6 @@ class _Run:
                 self.waiting = ""
                 return result
         return ActResult(stopped=self.halted)
-
-    def _heartbeat(self) -> None:
-        """Write how far the run is, and read what is wanted of it."""
-
-        def with_progress(former: LongAct) -> LongAct:
-            if former.run != self.act.run or former.phase != "running":
-                return former
-            return replace(former, updated=time.time(), done=self.act.done + self.count, note=self.waiting)
-
-        act = self.acts.change(self.act.id, with_progress)
-        if act.run != self.act.run or act.phase != "running":
-            self.halted = "another process counted this run as interrupted"
-        else:
-            self.halted = act.wanted
 
 
 def _key(ident: str, prefix: str = ACTS_PREFIX) -> str:

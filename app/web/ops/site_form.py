@@ -83,13 +83,27 @@ def text_of(value: Any) -> str:
 
 
 def values_of(texts: Mapping[str, str], former: Site) -> dict[str, Any]:
-    """Return the values of the fields whose texts differ from those of the former site; raises InvalidSite."""
-    values, faults = {}, {}
+    """Return the values of the fields whose texts differ from those of the former site, which the model checks.
+
+    Raises InvalidSite for a line without a name.
+    """
+    values: dict[str, Any] = {}
+    faults = {}
     for name, text in _differing(texts, former):
-        try:
-            values[name] = _value(name, text)
-        except ValueError as error:
-            faults[name] = str(error)
+        values[name] = default = _default(name)
+        lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+        if isinstance(default, bool):
+            values[name] = text == "on"
+        elif text and isinstance(default, tuple):
+            values[name] = tuple(lines)
+        elif text and isinstance(default, dict):
+            pairs = [line.partition(":") for line in lines]
+            values[name] = {key.strip(): value.strip() for key, _, value in pairs}
+            unnamed = [number for number, (_, colon, _) in enumerate(pairs, start=1) if not colon]
+            if unnamed:
+                faults[name] = f"line {unnamed[0]}: expected a name, a colon and a value"
+        elif text:
+            values[name] = text
     if faults:
         listed = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
         raise InvalidSite(f"{former.domain}: {listed}", faults)
@@ -131,22 +145,3 @@ def _kind(name: str) -> str:
 
 def _default(name: str) -> Any:
     return Site.model_fields[name].get_default(call_default_factory=True)
-
-
-def _value(name: str, text: str) -> Any:
-    """Return what a text says; the model checks it. Raises ValueError for a line without a name."""
-    default = _default(name)
-    if isinstance(default, bool):
-        return text == "on"
-    if not text:
-        return default
-    lines = tuple(stripped for line in text.splitlines() if (stripped := line.strip()))
-    if isinstance(default, tuple):
-        return lines
-    if isinstance(default, dict):
-        pairs = [line.partition(":") for line in lines]
-        for number, (_, colon, _) in enumerate(pairs, start=1):
-            if not colon:
-                raise ValueError(f"line {number}: expected a name, a colon and a value")
-        return {key.strip(): value.strip() for key, _, value in pairs}
-    return text
