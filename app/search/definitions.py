@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -58,12 +58,13 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Cont
     # `ordered dict` is `OrderedDict`, too. Quoted words are one name, as typed.
     is_quoted = any(phrase.quoted for phrase in query.phrases)
     in_one_word = " ".join(typed) if is_quoted else "".join(typed)
-    names = (typed,) if is_quoted else (typed, (in_one_word,), _without_generic(typed))
-    for name in dict.fromkeys(names):
+    # `class OrderedDict` and `Alias directive` say what kind of thing the name is of.
+    without_kind = tuple(word for word in typed if word not in GENERIC) or typed
+    for name in dict.fromkeys((typed,) if is_quoted else (typed, (in_one_word,), without_kind)):
         qualified = _qualified(connection, name)
         if is_quoted:
             qualified = (each for each in qualified if words(each[1])[-len(name) :] == name)
-        for definition, full_name in (*qualified, *_named(connection, name)):
+        for definition, full_name in (*qualified, *_definitions(connection.execute(_BY_NAME, (" ".join(name),)))):
             if definition.page not in hidden:
                 found.setdefault(definition, full_name)
     if not found and query.unfinished:
@@ -99,14 +100,14 @@ def _beginning_with(
 ) -> Iterator[tuple[Definition, str]]:
     for beginning in dict.fromkeys(beginnings):
         if len(beginning) >= _LEAST_BEGINNING:
-            rows = connection.execute(_BEGINNING, (beginning, beginning + AFTER_ALL, limit))
-            for page, fragment, full_name in rows:
-                if page not in hidden:
-                    yield Definition(page, fragment), full_name or fragment
+            for each in _definitions(connection.execute(_BEGINNING, (beginning, beginning + AFTER_ALL, limit))):
+                if each[0].page not in hidden:
+                    yield each
 
 
-def _named(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterator[tuple[Definition, str]]:
-    for page, fragment, full_name in connection.execute(_BY_NAME, (" ".join(name),)):
+def _definitions(rows: Iterable[tuple[int, str, str]]) -> Iterator[tuple[Definition, str]]:
+    """Yield the definition of each row, with its full name."""
+    for page, fragment, full_name in rows:
         yield Definition(page, fragment), full_name or fragment
 
 
@@ -127,9 +128,3 @@ def _qualified(connection: sqlite3.Connection, name: tuple[str, ...]) -> Iterato
     found.sort(key=itemgetter(0, 1))
     for _, _, definition, full_name in found:
         yield definition, full_name
-
-
-def _without_generic(name: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a name without the words that say what kind of thing it is: `class OrderedDict`, `Alias directive`."""
-    kept = tuple(word for word in name if word not in GENERIC)
-    return kept or name

@@ -129,7 +129,11 @@ class HitBuilder:
         body = utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
         others = [each for each in (ranked, *shown.copies.get(ranked, ())) if each != page]
         opens_at, listed = choose(subsections, title=title, matcher=matcher)
-        snippet = _snippet(description, body, title, opens_at, matcher)
+        texts = (description, body)
+        if opens_at is None:
+            snippet = best_snippet(texts, matcher, title=title)
+        else:
+            snippet = snippet_of_section(texts, opens_at.heading, matcher, title=title)
         opens_at = opens_at or best_pdf_page(subsections, body, matcher)
         title = without_site_name(title, self.site_name)
         hit = Hit(
@@ -152,12 +156,6 @@ class HitBuilder:
             coverage=_coverage(snippet, title, opens_at, matcher),
         )
         return _PageHit(hit, subsections, headings.partition("\n")[0], body)
-
-
-def _snippet(description: str, body: str, title: str, opens_at: Subsection | None, matcher: Matcher) -> Snippet:
-    if opens_at is None:
-        return best_snippet((description, body), matcher, title=title)
-    return snippet_of_section((description, body), opens_at.heading, matcher, title=title)
 
 
 def _coverage(snippet: Snippet, title: str, opens_at: Subsection | None, matcher: Matcher) -> float:

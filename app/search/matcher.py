@@ -105,24 +105,21 @@ class Matcher:
             offsets.sort()
         if self.most_words == 1:
             # Without the pattern, which takes as long to compile as a hundred texts to search.
-            return self._words_at(offsets, folded)
+            numbers, found = self._numbers, []
+            for at in offsets:
+                end = folded.find(GAP, at)
+                word = folded[at:end] if end >= 0 else folded[at:]
+                number = numbers.get(word)
+                if number is None:
+                    number = numbers[word] = self._number_of(word)
+                if number:
+                    found.append((at, at + len(word), number))
+            return found
         end, found = 0, []
         for at in offsets:
             if at >= end and (match := self.pattern.match(folded, at)):
                 end = match.end()
                 found.append((at, end, match.lastindex or 0))
-        return found
-
-    def _words_at(self, offsets: list[int], folded: str) -> list[Match]:
-        numbers, found = self._numbers, []
-        for at in offsets:
-            end = folded.find(GAP, at)
-            word = folded[at:end] if end >= 0 else folded[at:]
-            number = numbers.get(word)
-            if number is None:
-                number = numbers[word] = self._number_of(word)
-            if number:
-                found.append((at, at + len(word), number))
         return found
 
     def _number_of(self, word: str) -> int:

@@ -95,7 +95,10 @@ class Properties:
     """The properties of all pages of a pack, as arrays by row id. `pages` is the number of pages."""
 
     def __init__(self, connection: sqlite3.Connection, *, pages: int) -> None:
-        """Read the arrays. They were compared with the rows when the pack arrived (app/pack/properties.py)."""
+        """Read the arrays. They were compared with the rows when the pack arrived (app/pack/properties.py).
+
+        Raises ValueError for what no packer writes.
+        """
         found = {
             name: (unpacked(width, numbers), texts) for name, width, numbers, texts in connection.execute(_PROPERTIES)
         }
@@ -106,9 +109,13 @@ class Properties:
         self.shown_as = found["shown_as"][0]
         self.copies = GroupedPages(found["copies"][0], found["shown"][0])
         self._days = found["date"][0]
-        self._columns = {
-            name: _Column(name, _texts(found[name][1]), found[name][0]) for name in ("section", "lang", "type")
-        }
+        self._columns: dict[str, _Column] = {}
+        for name in ("section", "lang", "type"):
+            codes, values = found[name]
+            texts = json.loads(values)
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise ValueError("values of a property that are no texts")
+            self._columns[name] = _Column(name, tuple(texts[:_MAX_TEXTS]), codes)
 
     def scope(self, ordered: int) -> RankingScope:
         """Return the scope of searches in the pack, given the last row id in order of quality."""
@@ -224,11 +231,3 @@ def without_region(tag: str) -> str:
     language, _, rest = tag.partition("-")
     script = rest.partition("-")[0]
     return f"{language}-{script}" if len(script) == _SCRIPT and script.isalpha() else language
-
-
-def _texts(value: str) -> tuple[str, ...]:
-    """Return the values of a property from their JSON; raises ValueError for any other one."""
-    texts = json.loads(value)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("values of a property that are no texts")
-    return tuple(texts[:_MAX_TEXTS])

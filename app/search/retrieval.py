@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -114,9 +114,18 @@ def ranked_matches(
     best are ranked, too.
     """
     parts = [_part(connection, match, scope, rows, named) for rows in scope.parts]
-    # FTS5's rank is negative, and less is better. Equal ranks stay in order of row id.
-    ranks = (each for part in parts for each in _ranked(connection, match, weights, part))
-    scores = best_first({page: -rank for page, rank in ranks if page not in scope.hidden})
+    scores: dict[int, float] = {}
+    for part in parts:
+        first, last = part.rows.start, part.rows[-1]
+        if part.below is None:
+            ranks = connection.execute(_RANKED, (match, weights, first, last))
+        elif (last := max([part.below - 1, *part.ids])) >= first:
+            ranks = connection.execute(_RANKED_OF, (match, weights, first, last, part.below, json.dumps(part.ids)))
+        else:
+            continue
+        # FTS5's rank is negative, and less is better. Equal ranks stay in order of row id.
+        scores |= {page: -rank for page, rank in ranks if page not in scope.hidden}
+    scores = best_first(scores)
     read = frozenset(page for part in parts for page in part.read) or scores
     if not any(part.estimated for part in parts):
         return Matches(scores, len(scores), estimated=False, read=read)
@@ -140,44 +149,30 @@ def rounded(number: float) -> int:
     return round(whole, _DIGITS - len(str(whole)))
 
 
-def _ranked(connection: sqlite3.Connection, match: str, weights: str, part: _Part) -> Iterable[tuple[int, float]]:
-    rows = part.rows
-    if part.below is None:
-        return connection.execute(_RANKED, (match, weights, rows.start, rows[-1]))
-    last = max([part.below - 1, *part.ids])
-    if last < rows.start:
-        return ()
-    return connection.execute(_RANKED_OF, (match, weights, rows.start, last, part.below, json.dumps(part.ids)))
-
-
 def _part(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, named: str) -> _Part:
-    """Return what is ranked of the rows: the first matches, and those with the best names among the ones after them."""
+    """Return what is ranked of the rows: the first matches, and those with the best names among the ones after them.
+
+    With a choice, it is what the choice returns among the first matches.
+    """
     if scope.is_small:
         return _Part(rows)
     if scope.choice is not None:
-        return _chosen(connection, match, scope, rows, scope.choice)
+        found = [page for (page,) in connection.execute(_IDS, (match, rows.start, rows[-1], MAX_COUNTED))]
+        read = [page for page in found if page not in scope.hidden]
+        chosen = scope.choice(read)
+        are_all = len(found) < MAX_COUNTED
+        # Else the rest of the rows has as many for each row. Of the ordered rows, hidden ones come last: few were read.
+        visible = (scope.visible if rows.start == 1 else 1.0) * len(rows)
+        share = 1.0 if are_all else max(1.0, visible / (found[-1] - rows.start + 1))
+        ids = chosen[:MAX_HITS]
+        estimated = not are_all or len(ids) < len(chosen)
+        return _Part(rows, round(share * len(read)), round(share * len(chosen)), rows.start, ids, read, estimated)
     counted, total, furthest = _counted(connection, match, scope, rows)
     if counted <= MAX_HITS:
         return _Part(rows, total, total)
     (below,) = connection.execute(_AFTER, (match, rows.start, rows[-1], MAX_HITS)).fetchone()
     best = connection.execute(_BEST_NAMED, (named, below, furthest, _COMPARED_NAMES, _NAMED)) if named else ()
     return _Part(rows, total, total, below, [page for (page,) in best], estimated=True)
-
-
-def _chosen(
-    connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range, choice: ChooseMatches
-) -> _Part:
-    """Return the matches to rank of those that a choice returns among the first ones."""
-    found = [page for (page,) in connection.execute(_IDS, (match, rows.start, rows[-1], MAX_COUNTED))]
-    read = [page for page in found if page not in scope.hidden]
-    chosen = choice(read)
-    are_all = len(found) < MAX_COUNTED
-    # Else the rest of the rows has as many for each row. Of the ordered rows, hidden ones come last: few were read.
-    visible = (scope.visible if rows.start == 1 else 1.0) * len(rows)
-    share = 1.0 if are_all else max(1.0, visible / (found[-1] - rows.start + 1))
-    ids = chosen[:MAX_HITS]
-    estimated = not are_all or len(ids) < len(chosen)
-    return _Part(rows, round(share * len(read)), round(share * len(chosen)), rows.start, ids, read, estimated)
 
 
 def _counted(connection: sqlite3.Connection, match: str, scope: RankingScope, rows: range) -> tuple[int, int, int]:

@@ -38,33 +38,30 @@ class SynonymRule:
 def read_rule(text: str) -> SynonymRule:
     """Return the rule of `tv, television` or `tv => television`; raises ValueError with the text and the reason."""
     before, arrow, after = text.partition(_ARROW)
-    sides = [before, after] if arrow else [before]
-    phrases, *others = (tuple(_checked(each.strip(), text) for each in side.split(_COMMA)) for side in sides)
-    found = others[0] if others else phrases
+    phrases = tuple(each.strip() for each in before.split(_COMMA))
+    found = tuple(each.strip() for each in after.split(_COMMA)) if arrow else phrases
+    rule = repr(text[:100])
+    for phrase in dict.fromkeys((*phrases, *found)):
+        if len(phrase) > MAX_CHARACTERS or '"' in phrase or _ARROW in phrase or not phrase.isprintable():
+            raise ValueError(
+                f"{rule}: {phrase[:100]!r} is no word or phrase: at most {MAX_CHARACTERS} characters, no quotes"
+            )
+        try:
+            key = key_of(phrase)
+        except InvalidQuery as error:
+            raise ValueError(f"{rule}: {error}") from None
+        if parse(phrase).excluded:
+            raise ValueError(f"{rule}: {phrase!r} excludes words: remove the minus before them")
+        if len(key) > MAX_WORDS:
+            raise ValueError(f"{rule}: {phrase!r} has {len(key)} words; expected at most {MAX_WORDS}")
     keys, found_keys = set(map(key_of, phrases)), set(map(key_of, found))
     if len(keys | found_keys) < 2:
-        raise ValueError(f"{text[:100]!r}: expected two different words or phrases at least, with commas between")
+        raise ValueError(f"{rule}: expected two different words or phrases at least, with commas between")
     if arrow and keys & found_keys:
-        raise ValueError(f"{text[:100]!r}: the same phrase is on both sides")
+        raise ValueError(f"{rule}: the same phrase is on both sides")
     if len(keys | found_keys) > MAX_PHRASES:
-        raise ValueError(f"{text[:100]!r}: expected at most {MAX_PHRASES} words or phrases")
+        raise ValueError(f"{rule}: expected at most {MAX_PHRASES} words or phrases")
     return SynonymRule(phrases, found)
-
-
-def _checked(phrase: str, rule: str) -> str:
-    if len(phrase) > MAX_CHARACTERS or '"' in phrase or _ARROW in phrase or not phrase.isprintable():
-        raise ValueError(
-            f"{rule[:100]!r}: {phrase[:100]!r} is no word or phrase: at most {MAX_CHARACTERS} characters, no quotes"
-        )
-    try:
-        key = key_of(phrase)
-    except InvalidQuery as error:
-        raise ValueError(f"{rule[:100]!r}: {error}") from None
-    if parse(phrase).excluded:
-        raise ValueError(f"{rule[:100]!r}: {phrase!r} excludes words: remove the minus before them")
-    if len(key) > MAX_WORDS:
-        raise ValueError(f"{rule[:100]!r}: {phrase!r} has {len(key)} words; expected at most {MAX_WORDS}")
-    return phrase
 
 
 def check_cycles(rules: Iterable[SynonymRule]) -> None:

@@ -86,6 +86,4 @@ def _folded_words(title: str) -> Mapping[str, str]:
     return {folded: word for word in written for folded in words(word)}
 
 
-@lru_cache(maxsize=_WORDS_IN_MEMORY)
-def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
-    return stems_of(word, algorithms)
+_stems = lru_cache(maxsize=_WORDS_IN_MEMORY)(stems_of)
