@@ -97,17 +97,23 @@ def update_definitions(database: sqlite3.Connection, site: str, former_names: Ma
     `former_names` are what links called pages whose links have changed, by page id. Of a name that over
     `MAX_DEFINITIONS` pages define, those that had no rank come back with the next full pack.
     """
-    former, present = _of_changed_pages(database, former_names)
+    # The pages that are concerned as they were and as they are, without hidden ones.
+    former = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_FORMER))}
+    present = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_PRESENT))}
+    changed = {page_id for (page_id,) in database.execute("SELECT page_id FROM former_pages")}
+    for page_id in former_names.keys() - changed:
+        for columns in database.execute(_PAGE, (page_id,)):
+            former[page_id] = present[page_id] = _NamedPage(*columns)
     before: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
     after: dict[DefinitionKey, list[_Definition]] = defaultdict(list)
-    for page in former:
-        links = former_names[page.page_id] if page.page_id in former_names else names_of(database, page.page_id)
+    for page_id, page in former.items():
+        links = former_names[page_id] if page_id in former_names else names_of(database, page_id)
         for key, each in _defined(page, links, site):
             before[key].append(each)
-    for page in present:
-        for key, each in _defined(page, names_of(database, page.page_id), site):
+    for page_id, page in present.items():
+        for key, each in _defined(page, names_of(database, page_id), site):
             after[key].append(each)
-    concerned = {page.id for page in (*former, *present)}
+    concerned = {page.id for page in (*former.values(), *present.values())}
     with _ranking(database):
         for key in before.keys() | after.keys():
             if before.get(key) != after.get(key):
@@ -124,19 +130,6 @@ def _ranking(database: sqlite3.Connection) -> Iterator[None]:
     yield
     database.execute(_RANK, (MAX_DEFINITIONS,))
     database.execute("DELETE FROM temp.found_definitions")
-
-
-def _of_changed_pages(
-    database: sqlite3.Connection, former_names: Mapping[str, Names]
-) -> tuple[list[_NamedPage], list[_NamedPage]]:
-    """Return the pages that are concerned as they were and as they are, without hidden ones."""
-    former = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_FORMER))}
-    present = {row.page_id: row for row in (_NamedPage(*columns) for columns in database.execute(_PRESENT))}
-    changed = {page_id for (page_id,) in database.execute("SELECT page_id FROM former_pages")}
-    for page_id in former_names.keys() - changed:
-        for columns in database.execute(_PAGE, (page_id,)):
-            former[page_id] = present[page_id] = _NamedPage(*columns)
-    return [*former.values()], [*present.values()]
 
 
 def _defined(page: _NamedPage, links: Names, site: str) -> Iterator[tuple[DefinitionKey, _Definition]]:

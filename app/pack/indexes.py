@@ -215,7 +215,10 @@ def fill_texts(database: sqlite3.Connection) -> None:
 
 
 def update_texts(database: sqlite3.Connection) -> int:
-    """Write changed rows in `pages_fts` again, and count their words. Return the number of these rows."""
+    """Write changed rows in `pages_fts` again, and count the words that they have gained or lost.
+
+    Return the number of these rows.
+    """
     written = 0
     for former, present in changed_rows(database):
         if former and present and former[3:] == present[3:]:
@@ -226,7 +229,16 @@ def update_texts(database: sqlite3.Connection) -> int:
                 *typed, _, _, body = texts = row.texts
                 database.execute(write, (row.id, *texts))
                 database.execute(note, (row.id, *typed, body))
-    _update_words(database)
+    database.execute(_VOCABULARY)
+    words, fewest = database.execute("SELECT count(*), min(docs) FROM words").fetchone()
+    # A full vocabulary takes no word that is as rare as any.
+    least = int(fewest) + 1 if words >= MAX_WORDS else 1
+    for (word,) in database.execute(_CHANGED_WORDS, (MAX_WORD_LENGTH,)).fetchall():
+        (docs,) = database.execute(_DOCS, (word,)).fetchone()
+        if docs is None or docs < least:
+            database.execute("DELETE FROM words WHERE word = ?", (word,))
+        else:
+            database.execute(_NOTE_WORD, (word, docs))
     return written
 
 
@@ -234,9 +246,6 @@ def optimize(database: sqlite3.Connection, *tables: str) -> None:
     """Merge each index to one segment."""
     for table in tables:
         database.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 (ours)
-
-
-# Words
 
 
 def write_words(database: sqlite3.Connection) -> None:
@@ -247,16 +256,3 @@ def write_words(database: sqlite3.Connection) -> None:
     database.execute(_VOCABULARY)
     database.execute("DELETE FROM words")
     database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
-
-
-def _update_words(database: sqlite3.Connection) -> None:
-    """Count the words that changed rows have gained or lost. A full vocabulary takes no word that is as rare as any."""
-    database.execute(_VOCABULARY)
-    words, fewest = database.execute("SELECT count(*), min(docs) FROM words").fetchone()
-    least = int(fewest) + 1 if words >= MAX_WORDS else 1
-    for (word,) in database.execute(_CHANGED_WORDS, (MAX_WORD_LENGTH,)).fetchall():
-        (docs,) = database.execute(_DOCS, (word,)).fetchone()
-        if docs is None or docs < least:
-            database.execute("DELETE FROM words WHERE word = ?", (word,))
-        else:
-            database.execute(_NOTE_WORD, (word, docs))
