@@ -40,7 +40,6 @@ _TABLES: Final = {
     "urls": "url PRIMARY KEY, page INTEGER",
     "named": "page INTEGER, other INTEGER, PRIMARY KEY (page, other)",
 }
-_FORMER: Final = "SELECT id, alternate_group FROM pages WHERE alternate_group > 0"
 _UPDATE: Final = "UPDATE pages SET alternate_group = ? WHERE id = ?"
 #: The languages of pages: that of the start page first, then that of most pages.
 _LANGUAGES: Final = """
@@ -88,7 +87,7 @@ def assign(database: sqlite3.Connection) -> None:
     for table in _TABLES:
         database.execute(f"DROP TABLE temp.{table}")
     found = {page: leader_of(page, leaders) for page in {*leaders, *leaders.values()}}
-    former = dict(database.execute(_FORMER))
+    former = dict(database.execute("SELECT id, alternate_group FROM pages WHERE alternate_group > 0"))
     differing = [page for page in {*found, *former} if found.get(page, 0) != former.get(page, 0)]
     database.executemany(_UPDATE, ((found.get(page, 0), page) for page in sorted(differing)))
 

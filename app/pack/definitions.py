@@ -43,7 +43,6 @@ SELECT kind, coalesce(nullif(full_name, ''), fragment), page, fragment, called, 
 FROM definitions JOIN pages ON pages.id = page
 WHERE name = ? ORDER BY rank
 """
-_DELETE: Final = "DELETE FROM definitions WHERE name = ?"
 _FOUND: Final = """
 CREATE TEMP TABLE IF NOT EXISTS found_definitions (name, kind, full_name, page, fragment, called, path)
 """
@@ -119,7 +118,7 @@ def update_definitions(database: sqlite3.Connection, site: str, former_names: Ma
             if before.get(key) != after.get(key):
                 stored = [_Definition(*columns) for columns in database.execute(_OF_NAME, (key,))]
                 others = [each for each in stored if each.page not in concerned]
-                database.execute(_DELETE, (key,))
+                database.execute("DELETE FROM definitions WHERE name = ?", (key,))
                 database.executemany(_NOTE, ((key, *each) for each in (*others, *after.get(key, ()))))
 
 

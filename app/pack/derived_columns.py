@@ -18,7 +18,6 @@ _LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE page_id = ?"
 _CHANGED_TEXTS: Final = """
 SELECT id, lang, description, body, body_forms FROM pages WHERE id IN (SELECT id FROM former_pages)
 """
-_UPDATE_FORMS: Final = "UPDATE pages SET body_forms = ? WHERE id = ?"
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 
 
@@ -40,7 +39,7 @@ def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
     for page, lang, description, body, former in database.execute(_CHANGED_TEXTS).fetchall():
         forms = variants[algorithm_of(lang)].of(f"{description}\n{body}")
         if forms != former:
-            database.execute(_UPDATE_FORMS, (forms, page))
+            database.execute("UPDATE pages SET body_forms = ? WHERE id = ?", (forms, page))
     found = {row[0]: row for row in database.execute(_CHANGED_NAMES)}
     for page_id in linked:
         found |= {row[0]: row for row in database.execute(_LINKED_NAMES, (page_id,))}

@@ -29,7 +29,6 @@ _CHANGED: Final = """
 SELECT canonical_key, canonical, text_hash FROM former_pages WHERE canonical_key IS NOT NULL
 UNION SELECT canonical_key, canonical, text_hash FROM pages WHERE id IN (SELECT id FROM former_pages)
 """
-_UPDATE: Final = "UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?"
 
 
 class _PageRow(NamedTuple):
@@ -100,7 +99,7 @@ def _assign(database: sqlite3.Connection, rows: list[_PageRow]) -> None:
         best = min(group, key=preference)
         shown.update((row.id, best.id) for row in group if row is not best)
     changes = [(shown.get(row.id, 0), row.id in shown, row.id) for row in rows if shown.get(row.id, 0) != row.shown_as]
-    database.executemany(_UPDATE, changes)
+    database.executemany("UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?", changes)
 
 
 def targets_of(canonical: Mapping[str, str]) -> dict[str, str]:

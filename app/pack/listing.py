@@ -28,7 +28,6 @@ BEGIN;
 """
 #: A folder that is written meanwhile may list a file twice.
 _NOTE: Final = "INSERT OR REPLACE INTO listed VALUES (?, ?, ?, ?, ?, ?)"
-_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed"
 _STATS: Final = "SELECT page_id, etag, size, modified, version FROM listed WHERE is_packed = ? ORDER BY page_id"
 _DIFFERING: Final = """
 SELECT found.page_id, found.etag, size, modified, found.version
@@ -41,7 +40,6 @@ ORDER BY page_id
 """
 #: In order of the primary key, which is nearly that of the keys in a store.
 _STORED: Final = "SELECT page_id, version FROM stored ORDER BY page_id"
-_ETAG: Final = "SELECT etag FROM stored WHERE page_id = ?"
 _HAS_ROW: Final = "SELECT 1 FROM pages WHERE page_id = ?"
 
 
@@ -67,7 +65,8 @@ class Listing:
             )
             database.executemany(_NOTE, rows)
             database.execute("COMMIT")
-            self.count, self.size = database.execute(_TOTALS).fetchone()
+            totals = database.execute("SELECT count(*), coalesce(sum(size), 0) FROM listed WHERE is_packed")
+            self.count, self.size = totals.fetchone()
 
     def stats(self, *, packed: bool) -> Iterator[Stat]:
         """Yield what is packed, or all else, in key order."""
@@ -118,7 +117,7 @@ def difference_of(
     for page_id, found in zip(ids, in_parallel(stat, ids, threads=parallel_reads(store)), strict=True):
         if found is None:
             deleted.append(page_id)
-        elif database.execute(_ETAG, (page_id,)).fetchone() == (found.etag,):
+        elif database.execute("SELECT etag FROM stored WHERE page_id = ?", (page_id,)).fetchone() == (found.etag,):
             unchanged.append(found)
         else:
             changed.append(found)

@@ -6,13 +6,12 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Final
 
-_READ: Final = "SELECT key, value FROM meta"
 _WRITE: Final = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 def read_meta(database: sqlite3.Connection) -> dict[str, str]:
     """Return the entries."""
-    return dict(database.execute(_READ))
+    return dict(database.execute("SELECT key, value FROM meta"))
 
 
 def write_meta(database: sqlite3.Connection, entries: Mapping[str, str]) -> None:

@@ -18,13 +18,11 @@ _RANKED: Final = """
 SELECT own.rank, coalesce(shown.rank, 0), own.page
 FROM temp.ranks AS own LEFT JOIN temp.ranks AS shown ON shown.page = own.shown_as ORDER BY own.rank
 """
-_RESERVE: Final = "INSERT INTO sqlite_sequence (name, seq) VALUES ('pages', ?)"
-_LAST_ID: Final = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pages'"
 
 
 def reserve_ids(database: sqlite3.Connection, most: int) -> None:
     """Leave the ids up to `most`, the number of rows that will be inserted, to `ranked`."""
-    database.execute(_RESERVE, (most,))
+    database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('pages', ?)", (most,))
 
 
 def ranked(database: sqlite3.Connection) -> Iterator[tuple[int, int, int]]:
@@ -37,4 +35,4 @@ def ranked(database: sqlite3.Connection) -> Iterator[tuple[int, int, int]]:
     pages = database.execute(_RANK).rowcount
     yield from database.execute(_RANKED)
     database.execute("DROP TABLE temp.ranks")
-    database.execute(_LAST_ID, (pages,))
+    database.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'pages'", (pages,))

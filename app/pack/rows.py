@@ -29,7 +29,6 @@ INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?
 UPDATE: Final = (
     f"UPDATE pages SET {', '.join(f'{name} = ?{at}' for at, name in enumerate(COLUMNS, 1))} WHERE page_id = ?1"  # noqa: S608 (ours)
 )
-_NOTE_STORED: Final = "INSERT OR REPLACE INTO stored (page_id, etag) VALUES (?, ?)"
 #: Equal rows are not written again: searchers would fetch them.
 _NOTE_VERSION: Final = "UPDATE stored SET version = ?1 WHERE page_id = ?2 AND etag = ?3 AND version IS NOT ?1"
 _IS_TOMBSTONE: Final = "page_id NOT IN (SELECT page_id FROM pages)"
@@ -198,7 +197,7 @@ def _write(
 
 def _note_stored(database: sqlite3.Connection, stored: StoredContent) -> None:
     """Note the ETag of what was read, so that the next incremental pack does not read it again."""
-    database.execute(_NOTE_STORED, (stored.page_id, stored.etag))
+    database.execute("INSERT OR REPLACE INTO stored (page_id, etag) VALUES (?, ?)", (stored.page_id, stored.etag))
 
 
 def _storable(text: str) -> str:

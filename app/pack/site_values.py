@@ -21,9 +21,6 @@ CHANGED_SHARE: Final = 0.05
 _LEAST_SHARE: Final = 0.05
 _MAX_ALGORITHMS: Final = 3
 
-_VISIBLE_TITLES: Final = "SELECT title, lang FROM pages WHERE NOT hidden"
-_ALL_LANGUAGES: Final = "SELECT lang FROM pages"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteValues:
@@ -40,11 +37,11 @@ class SiteValues:
 
 def determine(database: sqlite3.Connection) -> SiteValues:
     """Return the values by all rows."""
-    counts = Counter(algorithm_of(lang) for (lang,) in database.execute(_ALL_LANGUAGES))
+    counts = Counter(algorithm_of(lang) for (lang,) in database.execute("SELECT lang FROM pages"))
     least = _LEAST_SHARE * counts.total()
     frequent = (name for name, pages in counts.items() if name and pages >= least)
     return SiteValues(
-        site_name=site_names(lambda: database.execute(_VISIBLE_TITLES)),
+        site_name=site_names(lambda: database.execute("SELECT title, lang FROM pages WHERE NOT hidden")),
         language=alternates.start_language(database),
         stemmers=tuple(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS]),
     )

@@ -10,7 +10,6 @@ from typing import Any
 #: Sorts after every word in SQLite's order of texts.
 AFTER_ALL = "\U0010ffff"
 
-_MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid <= ?"
 #: Pages that are counted at most. The rarity of a word on more pages is next to nothing.
 _MAX_COUNTED = 20_000
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
@@ -32,7 +31,7 @@ def first_matches(
     connection: sqlite3.Connection, match: str, *, hidden: Container[int], limit: int, last: int = 2**62
 ) -> list[int]:
     """Return at most `limit` pages up to the id `last` that match, unranked, without reading the others."""
-    rows = connection.execute(_MATCHING, (match, last))
+    rows = connection.execute("SELECT rowid FROM pages_fts WHERE pages_fts MATCH ? AND rowid <= ?", (match, last))
     pages = list(islice((page for (page,) in rows if page not in hidden), limit))
     rows.close()
     return pages

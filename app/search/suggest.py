@@ -35,7 +35,6 @@ _MAX_NAME_LENGTH = 80
 _MAX_TITLE, _MAX_HEADINGS = 1_000, 50_000
 
 _NAMES = f"id, {cut('title', _MAX_TITLE)}, {cut('headings', _MAX_HEADINGS)}"
-_MATCHING_NAMES = "SELECT rowid FROM names WHERE names MATCH ? LIMIT ?"
 
 
 def suggestions(
@@ -108,7 +107,7 @@ def _matching_names(
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
     match = f"{{title headings}} : ({' AND '.join(term.match for term in terms)})"
-    rows = connection.execute(_MATCHING_NAMES, (match, _MAX_NAMES))
+    rows = connection.execute("SELECT rowid FROM names WHERE names MATCH ? LIMIT ?", (match, _MAX_NAMES))
     found = shown.shown(page for (page,) in rows if page not in shown.hidden)
     matcher = Matcher(tuple(dict.fromkeys(terms)))
     names: dict[str, None] = {}
