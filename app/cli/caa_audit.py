@@ -147,7 +147,17 @@ class AuditReport:
             return
         if not found:
             return
-        self._print_findings(found)
+        # As JSON, or a line each: gid, kind, file, kind of the repairing job.
+        if self._as_json:
+            values = (
+                {"gid": each.gid, "kind": each.kind, "file": each.file}
+                | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
+                for each in found
+            )
+            head = ", " if self.audit.differing else self._json_head
+            typer.echo(head + ", ".join(map(json.dumps, values)), nl=False)
+        else:
+            print_lines((each.gid, each.kind, each.file, each.repair) for each in found)
         self.audit.differing += 1
         for each in found:
             self.audit.kinds[each.kind] = self.audit.kinds.get(each.kind, 0) + 1
@@ -158,18 +168,6 @@ class AuditReport:
             images = [job for job in fixes if isinstance(job, Delete) and job.id is not None and not self._yes]
             self._held_back += images
             self._run.publish([job for job in fixes if job not in images])
-
-    def _print_findings(self, findings: tuple[ArtFinding, ...]) -> None:
-        """Print the findings of an item: as JSON, or a line each (gid, kind, file, kind of the repairing job)."""
-        if not self._as_json:
-            print_lines((each.gid, each.kind, each.file, each.repair) for each in findings)
-            return
-        values = (
-            {"gid": each.gid, "kind": each.kind, "file": each.file}
-            | {"fix": {"job": kind_of(each.fix), **asdict(each.fix)} if each.fix else None}
-            for each in findings
-        )
-        typer.echo((", " if self.audit.differing else self._json_head) + ", ".join(map(json.dumps, values)), nl=False)
 
     @property
     def _json_head(self) -> str:
@@ -232,20 +230,17 @@ class AuditReport:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep how an audit of all items ends, in the store; while that is away, say so and go on."""
+        audit, run = self.audit, self._run
         try:
             yield
         except BaseException as error:
-            self.audit.stopped = (str(error) or "interrupted")[:MAX_TEXT]
+            audit.stopped = (str(error) or "interrupted")[:MAX_TEXT]
             raise
         finally:
-            if not self._run.gids:
-                self._keep()
-
-    def _keep(self) -> None:
-        audit, run = self.audit, self._run
-        audit.ended, audit.items, audit.last = time.time(), run.count, run.last
-        audit.enqueued, audit.held_back = dict(run.published), len(self._held_back)
-        try:
-            keep_audit(operator_context(), audit)
-        except StoreError as error:
-            typer.echo(f"the operations page will not show this audit: {error}", err=True)
+            if not run.gids:
+                audit.ended, audit.items, audit.last = time.time(), run.count, run.last
+                audit.enqueued, audit.held_back = dict(run.published), len(self._held_back)
+                try:
+                    keep_audit(operator_context(), audit)
+                except StoreError as error:
+                    typer.echo(f"the operations page will not show this audit: {error}", err=True)

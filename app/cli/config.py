@@ -82,22 +82,16 @@ def meaning_of(field: FieldInfo) -> str:
 def shown(name: str, value: Any) -> str:
     """Return a value as text, its secrets masked."""
     text = text_of(value)
-    if name.endswith(("_url", "_endpoint")) and name != "store_url":  # That one has no login.
-        return _masked_url(text)
-    return MASK if isinstance(value, SecretStr) and text else text
-
-
-def _masked_url(url: str) -> str:
-    """Return a URL without user, password and query, also where they are not escaped as they must be.
-
-    A password may contain any character by mistake. What follows the last `@` is shown only if the URL has no `?`,
-    since a query may contain a secret and an `@`.
-    """
-    if "@" not in url and "?" not in url:
-        return url
-    scheme, separator, rest = url.partition("://")
+    if not name.endswith(("_url", "_endpoint")) or name == "store_url":  # That one has no login.
+        return MASK if isinstance(value, SecretStr) and text else text
+    # A URL is shown without user, password and query, also where they are not escaped as they must be.
+    if "@" not in text and "?" not in text:
+        return text
+    scheme, separator, rest = text.partition("://")
     if not separator:
         return MASK
+    # A password may contain any character by mistake. What follows the last `@` is shown only if the URL has no `?`,
+    # since a query may contain a secret and an `@`.
     host = "" if "?" in rest else rest.rpartition("@")[2]
     return f"{scheme}://{MASK}@{host}" if host else f"{scheme}://{MASK}"
 

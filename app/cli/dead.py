@@ -17,7 +17,6 @@ import typer
 
 from app.broker.dead_letters import (
     Chosen,
-    DeadLetter,
     DeadSets,
     IdsBySet,
     LetterSummary,
@@ -259,8 +258,13 @@ def edit(
     """Replay a dead letter with other arguments; without them $EDITOR opens, or standard input is read."""
     ops = operator_context()
     letter = find_letter(ops.dead_sets, ident)
-    body = edited_body(letter, arguments or _new_arguments(letter))
-    changes = ReplayChanges(body=body, content_type=content_type or None)
+    if not arguments:
+        edited = click.edit(editable(letter), extension=".json") if sys.stdin.isatty() else sys.stdin.read()
+        if edited is None:
+            typer.echo("Nothing was changed.", err=True)
+            raise typer.Exit(1)
+        arguments = edited
+    changes = ReplayChanges(body=edited_body(letter, arguments), content_type=content_type or None)
     if queue or exchange or key:
         address = redirect_address(ops.settings, queue=queue, exchange=exchange, routing_key=key)
         changes = replace(changes, address=address)
@@ -351,17 +355,6 @@ def _chosen(
     else:
         output.print_letters(letters, as_json=as_json)
     raise typer.Exit
-
-
-def _new_arguments(letter: DeadLetter) -> str:
-    """Return what the user makes of the arguments; raises Exit if the user changes nothing."""
-    if not sys.stdin.isatty():
-        return sys.stdin.read()
-    text = click.edit(editable(letter), extension=".json")
-    if text is None:
-        typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(1)
-    return text
 
 
 def _carry_out(

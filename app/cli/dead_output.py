@@ -202,7 +202,14 @@ def page(letter: DeadLetter) -> Iterator[str]:
     arguments = letter.arguments()
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, indent=2, ensure_ascii=False)
     yield from _section("arguments", text.splitlines())
-    yield from _section("headers", _other_headers(letter))
+    headers: dict[str, Any] = readable(letter.delivery.headers)
+    # Those that the page does not show elsewhere, the broker's last.
+    others = [name for name in headers if not name.startswith(PREFIX) or name in (REPLAY, LAST_ERROR)]
+    lines = []
+    for name in sorted(others, key=lambda name: name.startswith(BROKER_HEADERS)):
+        value = headers[name]
+        lines.append(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    yield from _section("headers", lines)
     yield from _section("traceback", letter.traceback.splitlines())
 
 
@@ -216,13 +223,3 @@ def _section(name: str, lines: Iterable[str]) -> Iterator[str]:
     if indented:
         yield f"{name}:"
         yield from indented
-
-
-def _other_headers(letter: DeadLetter) -> Iterator[str]:
-    """Yield a line for each header that the page does not show elsewhere, the broker's headers last."""
-    headers: dict[str, Any] = readable(letter.delivery.headers)
-    shown = {name for name in headers if name.startswith(PREFIX) and name not in (REPLAY, LAST_ERROR)}
-    by_broker = {name: name.startswith(BROKER_HEADERS) for name in headers if name not in shown}
-    for name in sorted(by_broker, key=by_broker.__getitem__):
-        value = headers[name]
-        yield f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

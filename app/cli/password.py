@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import BinaryIO
 
 import typer
 from argon2 import PasswordHasher
@@ -20,15 +19,11 @@ def password() -> None:
     if sys.stdin.isatty():
         given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     else:
-        given = _line_of(sys.stdin.buffer)
+        try:
+            # Some systems end the line with a carriage return, too.
+            given = sys.stdin.buffer.readline().decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise typer.BadParameter("the password is not UTF-8") from error
     if len(given) < _LEAST:
         raise typer.BadParameter(f"expected {_LEAST} characters or more, and not {len(given)}")
     typer.echo(PasswordHasher().hash(given))
-
-
-def _line_of(file: BinaryIO) -> str:
-    """Return the first line without its end, which some systems write with a carriage return."""
-    try:
-        return file.readline().decode().rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter("the password is not UTF-8") from error

@@ -22,7 +22,7 @@ from app.topology.check import check_topology
 from app.topology.compare import TopologyFinding
 from app.topology.declare import all_queues, declare_all
 from app.topology.model import bindings_of
-from config.settings import Settings, get_settings
+from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -68,7 +68,13 @@ def migrate(queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queu
     Stop its consumers and publishers first.
     """
     settings = get_settings()
-    _require_not_paused(queue, settings)
+    for breaker in breakers_by_queue(settings, get_quick_redis(settings.redis)).get(queue, ()):
+        # While it is open, workers do not consume the queue, and do not show at the broker.
+        if breaker.seconds_open() > 0:
+            raise MigrationRefused(
+                f"{queue} may have workers that wait for the circuit breaker of the {breaker.service}: "
+                "stop them, and run this again when it is closed"
+            )
     migration.migrate(queue, settings, typer.echo)
 
 
@@ -81,16 +87,6 @@ def show() -> None:
             typer.echo(f"    {name} = {value}")
         for exchange, key in sorted(bindings_of(queue)):
             typer.echo(f"    <- {exchange} [{key}]" if key else f"    <- {exchange}")
-
-
-def _require_not_paused(queue: str, settings: Settings) -> None:
-    """Raise MigrationRefused while a circuit breaker keeps workers from consuming a queue: they do not show there."""
-    for breaker in breakers_by_queue(settings, get_quick_redis(settings.redis)).get(queue, ()):
-        if breaker.seconds_open() > 0:
-            raise MigrationRefused(
-                f"{queue} may have workers that wait for the circuit breaker of the {breaker.service}: "
-                "stop them, and run this again when it is closed"
-            )
 
 
 def _finding_lines(findings: Sequence[TopologyFinding]) -> Iterable[str]:
