@@ -59,8 +59,11 @@ def watch(self: Any) -> None:
     process = context()
     with lease(process.redis, "watch"):
         found = NewFindings(process.redis, now=time.time(), occasion=str(self.request.id))
+        with connected(process.settings.broker) as connection:
+            dead_sets = retry_policies(process.settings).dead_sets()
+            depths = {name: count_letters(connection, name) for name in dead_sets}
         events = [
-            *found.dead_sets(_depths()),
+            *found.dead_sets(depths),
             *found.sites(process.frontier.unreachable()),
             *found.checks(quick_problems(process.settings)),
         ]
@@ -75,7 +78,10 @@ def publish_events(events: Iterable[PublicEvent], *others: Outgoing) -> None:
 
     Without any subscriber they are dropped.
     """
-    messages = [*others, *map(_message, events)]
+    messages = list(others)
+    for event in events:
+        payload = event.payload()
+        messages.append(event_message(payload.pop("type"), payload))
     if messages:
         process = context()
         process.publisher.publish(messages)
@@ -90,15 +96,3 @@ def publish_due_notifications() -> None:
         process.publisher.publish([site_message("notify", process.budgets, receiver=name) for name in names])
     if is_due("watched", WATCH_EVERY):
         process.publisher.publish([site_message("watch", process.budgets)])
-
-
-def _message(event: PublicEvent) -> Outgoing:
-    payload = event.payload()
-    return event_message(payload.pop("type"), payload)
-
-
-def _depths() -> dict[str, int | None]:
-    """Return the number of letters of each dead set; None where it is unknown."""
-    settings = context().settings
-    with connected(settings.broker) as connection:
-        return {name: count_letters(connection, name) for name in retry_policies(settings).dead_sets()}

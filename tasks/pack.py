@@ -65,7 +65,11 @@ def pack_incremental(**message: Any) -> None:
 
     With `deletions` false, rows of deleted pages stay.
     """
-    domain, page_ids = parse_message_domain(message), _page_ids(message)
+    domain, page_ids = parse_message_domain(message), message.get("page_ids")
+    if page_ids is not None and not (
+        isinstance(page_ids, list) and all(isinstance(each, str) and _PAGE_ID.fullmatch(each) for each in page_ids)
+    ):
+        raise InvalidMessage(f"page_ids {page_ids!r:.200}: expected a list of page ids")
     deletions = _flag(message, "deletions", default=True)
     with lease(context().redis, f"pack:{domain}"):
         store = context().store
@@ -82,16 +86,6 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidMessage(f"{field} {value!r}: expected true or false")
     return value
-
-
-def _page_ids(message: Mapping[str, Any]) -> list[str] | None:
-    """Return the page ids that a message names, None without any; raises InvalidMessage."""
-    given = message.get("page_ids")
-    if given is None:
-        return None
-    if not isinstance(given, list) or not all(isinstance(each, str) and _PAGE_ID.fullmatch(each) for each in given):
-        raise InvalidMessage(f"page_ids {given!r:.200}: expected a list of page ids")
-    return given
 
 
 def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:

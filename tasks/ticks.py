@@ -11,7 +11,6 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.connection import connection_to
-from app.broker.outgoing import Outgoing
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
 from app.crawl.record.crawls import read_crawl
@@ -21,11 +20,11 @@ from app.crawl.urls import parse_message_domain
 from app.messages.crawl_messages import page_messages
 from app.messages.dead_sets import new_export
 from app.messages.envelopes import queue_message, site_message
-from app.sites.scheduler import START_LOST, DueCrawl
+from app.sites.scheduler import START_LOST
 from app.sites.sweep import Sweep
 from app.storage.damage import isolated
 from app.timers.stored import delete_stored_timers
-from app.timers.timers import Callback, Timer
+from app.timers.timers import Timer
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import context, is_due, task
 from tasks.notify import publish_due_notifications
@@ -69,7 +68,14 @@ def tick() -> None:
             break
     for refill in process.frontier.refill(stalled=STALLED):
         with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id), trace_of(refill.crawl_id):
-            _refill(refill)
+            # Pages that it admits, its end, or the pages of one without progress again.
+            if refill.admitted.messages:
+                process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
+                process.frontier.confirm_refill(refill)
+            elif refill.ended:
+                publish_end(refill.domain, refill.crawl_id)
+            else:
+                _republish_stalled(refill)
     _republish_after_restart()
     process.ticks.note()
     publish_due_notifications()
@@ -120,36 +126,23 @@ def _fire(timers: Sequence[Timer]) -> None:
     """Publish the callbacks of claimed timers together, and delete the timers whose callbacks are confirmed.
 
     Timers of domains with an unfinished crawl are put off, and one that cannot fire is due again when its claim
-    expires. Raises PublishFailed.
+    expires. The message of a crawl belongs to the crawl's trace. Raises PublishFailed.
     """
     process = context()
     crawled = process.frontier.crawled([timer.domain for timer in timers])
     process.timers.rearm([timer for timer in timers if timer.domain in crawled])
     firing = process.timers.unchanged([timer for timer in timers if timer.domain not in crawled])
-    failures = process.publisher.publish_each([_message_of(timer.callback) for timer in firing])
+    messages = []
+    for timer in firing:
+        message = timer.callback.message
+        with trace_of(str(message.get("crawl_id") or "")):
+            messages.append(queue_message(timer.callback.queue, message, process.budgets))
+    failures = process.publisher.publish_each(messages)
     fired = process.timers.remove([timer for number, timer in enumerate(firing) if number not in failures])
     if fired:
         delete_stored_timers(process.store, [timer.domain for timer in fired])
     for failure in failures.values():
         raise failure
-
-
-def _message_of(callback: Callback) -> Outgoing:
-    """Return the message of a timer; that of a crawl belongs to the crawl's trace."""
-    with trace_of(str(callback.message.get("crawl_id") or "")):
-        return queue_message(callback.queue, callback.message, context().budgets)
-
-
-def _refill(refill: Refill) -> None:
-    """Publish what a crawl admits, the end of one that has nothing left, or the pages of one without progress again."""
-    process = context()
-    if refill.admitted.urls:
-        process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted, process.budgets))
-        process.frontier.confirm_refill(refill)
-    elif refill.ended:
-        publish_end(refill.domain, refill.crawl_id)
-    else:
-        _republish_stalled(refill)
 
 
 def _republish_stalled(refill: Refill) -> None:
@@ -187,26 +180,22 @@ def start_due_crawls() -> None:
         return
     now = datetime.now(UTC)
     for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
-        with isolated(process.store, "%s: its crawl that is due cannot start", crawl.site.domain):
-            _start_unless_running(crawl, now)
-
-
-def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
-    process, domain, former = context(), crawl.site.domain, crawl.former
-    # The message of its former start may still wait.
-    is_starting = (
-        former is not None
-        and former.crawl_id
-        and now - former.at < START_LOST
-        and read_crawl(process.store, CrawlRef(domain, former.crawl_id)) is None
-    )
-    if is_starting or process.recorder.has_unfinished(domain):
-        process.scheduler.postpone(crawl, now=now)
-        return
-    logger.info("%s: its crawl %s was due at %s and starts", domain, crawl.crawl_id, crawl.due)
-    named = {"url": crawl.site.seeds[0], "domain": domain, "crawl_id": crawl.crawl_id}
-    process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
-    process.scheduler.note_started(crawl, at=now)
+        domain, former = crawl.site.domain, crawl.former
+        with isolated(process.store, "%s: its crawl that is due cannot start", domain):
+            # The message of its former start may still wait.
+            is_starting = (
+                former is not None
+                and former.crawl_id
+                and now - former.at < START_LOST
+                and read_crawl(process.store, CrawlRef(domain, former.crawl_id)) is None
+            )
+            if is_starting or process.recorder.has_unfinished(domain):
+                process.scheduler.postpone(crawl, now=now)
+                continue
+            logger.info("%s: its crawl %s was due at %s and starts", domain, crawl.crawl_id, crawl.due)
+            named = {"url": crawl.site.seeds[0], "domain": domain, "crawl_id": crawl.crawl_id}
+            process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
+            process.scheduler.note_started(crawl, at=now)
 
 
 def _republish_after_restart() -> None:
