@@ -93,7 +93,10 @@ def url_of(*schemes: str, several: bool = False) -> Callable[[_Text], _Text]:
             has_host = found and (found[1] or scheme == "unix") and int(found[2] or 0) <= _MAX_PORT
             if url and not (scheme in schemes and rest.isprintable() and has_host):
                 raise ValueError(f"expected {expected}, a host and a port")
-            _require_readable(url, f"{expected}, a host and a port")
+            try:
+                urlsplit(url)
+            except ValueError:  # No process could read it, such as one with a bracket in its password.
+                raise ValueError(f"expected {expected}, a host and a port{_BRACKETS}") from None
         return value
 
     return check
@@ -101,14 +104,6 @@ def url_of(*schemes: str, several: bool = False) -> Callable[[_Text], _Text]:
 
 #: How a URL has what only an address of IPv6 may have.
 _BRACKETS = "; in a password, [ and ] are %5B and %5D"
-
-
-def _require_readable(url: str, expected: str) -> None:
-    """Raise ValueError for a URL that no process could read, such as one with a bracket in its password."""
-    try:
-        urlsplit(url)
-    except ValueError:
-        raise ValueError(f"expected {expected}{_BRACKETS}") from None
 
 
 def address(value: str) -> str:
