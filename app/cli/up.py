@@ -14,7 +14,7 @@ from app.operations.doctor.checks import EVENT_QUEUE, outages
 from app.processes import procfile
 from app.processes.process_states import current_states
 from app.processes.systemd import write_units
-from config.settings import Settings, get_settings
+from config.settings import get_settings
 
 cli = typer.Typer()
 
@@ -58,18 +58,11 @@ def systemd(
         typer.echo(str(file))
 
 
-def print_outages(settings: Settings, *, as_json: bool) -> None:
-    """Print what waits in MusicBrainz's event queue, and on standard error what an operator must look at."""
-    has_events = bool(settings.art_event_queue_url.get_secret_value())
-    for result in outages(settings):
-        if result.status != "ok":
-            typer.echo(result.text, err=True)
-        elif result.check == EVENT_QUEUE and has_events and not as_json:
-            typer.echo(result.text)
-
-
 def print_processes(*, as_json: bool) -> bool:
-    """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
+    """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down.
+
+    Then print what waits in MusicBrainz's event queue, and on standard error what an operator must look at.
+    """
     settings = get_settings()
     states = current_states(settings.data_dir)
     if as_json:
@@ -81,5 +74,10 @@ def print_processes(*, as_json: bool) -> bool:
         typer.echo(f"{each.name:<12} {each.state:<10} {', '.join(details)}".rstrip())
     if not states and not as_json:
         typer.echo("perennial up does not run here")
-    print_outages(settings, as_json=as_json)
+    has_events = bool(settings.art_event_queue_url.get_secret_value())
+    for result in outages(settings):
+        if result.status != "ok":
+            typer.echo(result.text, err=True)
+        elif result.check == EVENT_QUEUE and has_events and not as_json:
+            typer.echo(result.text)
     return bool(states) and not any(each.state == "down" for each in states)
