@@ -313,7 +313,11 @@ class ArtEventPublisher:
         return found, is_long
 
     def _without_waiting(self, connection: Connection, events: Sequence[ArtEvent]) -> list[ArtEvent]:
-        """Return the events whose image does not wait for a copy."""
+        """Return the events whose image does not wait for a copy.
+
+        An image is copied after an earlier copy brought it to the item. A deletion waits for a later move of the same
+        file, unless it is the deletion of a move, which has that for its parent.
+        """
         about = [event.message or {} for event in events if event.action in ("copy_image", "delete_image")]
         # `true` is an int of Python's, but not of the table's.
         images = {str(each["artwork_id"]) for each in about if type(each.get("artwork_id")) is int}
@@ -321,22 +325,16 @@ class ArtEventPublisher:
             return list(events)
         rows = connection.execute(_COPIES, {**self._values, "images": list(images)})
         copies = [(id, _object(text) or {}) for id, text in rows]
-        return [event for event in events if not any(_waits(event, id, copy) for id, copy in copies)]
 
+        def waits(event: ArtEvent) -> bool:
+            about = event.message or {}
+            of_image = [(id, copy) for id, copy in copies if copy.get("artwork_id") == about.get("artwork_id")]
+            if event.action == "copy_image":
+                return any(id < event.id and copy.get("new_gid") == about.get("old_gid") for id, copy in of_image)
+            is_alone = event.action == "delete_image" and not event.has_parents
+            return is_alone and any(id > event.id and copy.get("old_gid") == about.get("gid") for id, copy in of_image)
 
-def _waits(event: ArtEvent, copy_id: int, copy: Mapping[str, Any]) -> bool:
-    """Return whether an event waits for a copy.
-
-    An image is copied after an earlier copy brought it to the item. A deletion waits for a later move of the same
-    file, unless it is the deletion of a move, which has that for its parent.
-    """
-    about = event.message or {}
-    if about.get("artwork_id") != copy.get("artwork_id"):
-        return False
-    if event.action == "copy_image":
-        return copy_id < event.id and copy.get("new_gid") == about.get("old_gid")
-    is_later = event.action == "delete_image" and copy_id > event.id and not event.has_parents
-    return is_later and copy.get("old_gid") == about.get("gid")
+        return [event for event in events if not waits(event)]
 
 
 def _one_of_each_item(events: Sequence[ArtEvent], busy: Set[str], places: int) -> list[ArtEvent]:

@@ -165,21 +165,14 @@ class Indexer:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
                     return "skipped"
             if index(self.project, entity, archive=self.archive, web_service=self.web_service) == "no metadata":
-                self._require_gone(entity.gid)
+                # The web service may read a replica that is behind, which for a new release is the normal case.
+                name, present = f"{self.project.entity} {entity.gid}", self.read_entity(entity.gid)
+                if present is not None and present.gid == entity.gid:
+                    error = WebServiceBehind(f"{name}: 404 from the web service, but the database has it")
+                    error.free_after = _BEHIND
+                    raise error
+                _log.info("%s was deleted or merged: no metadata written", name)
             return "done"
-
-    def _require_gone(self, gid: str) -> None:
-        """Raise WebServiceBehind if the database has an entity that the web service does not know.
-
-        The web service may read a replica that is behind, which for a new release is the normal case.
-        """
-        present = self.read_entity(gid)
-        if present is None or present.gid != gid:
-            _log.info("%s %s was deleted or merged: no metadata written", self.project.entity, gid)
-            return
-        error = WebServiceBehind(f"{self.project.entity} {gid}: 404 from the web service, but the database has it")
-        error.free_after = _BEHIND
-        raise error
 
     def _move(self, job: Move, claim: Claim) -> JobResult:
         if self.is_of_event:
