@@ -11,7 +11,9 @@ import typer
 from app import private_services as services
 from app.cli.arguments import AsJson
 from app.cli.printing import print_json
+from app.errors import ServicesError
 from app.operations.broker_accounts import make_accounts
+from app.processes.process_states import current_states
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")
@@ -27,6 +29,8 @@ def up(*, as_json: AsJson = False) -> None:
 @cli.command()
 def down(*, as_json: AsJson = False) -> None:
     """Stop the private services; their data stay."""
+    if current_states(get_settings().data_dir):
+        raise ServicesError("`perennial up` runs here, and would start them again: use `perennial down`")
     services.down(get_settings())
     _show(services.status(get_settings()), as_json=as_json)
 

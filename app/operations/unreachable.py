@@ -20,6 +20,6 @@ def unreachable_text(service: Literal["RabbitMQ", "Redis"], error: BaseException
         return f"{service} refuses the account: {reason}. Check user, password and permissions of {variable}"
     if url.get_secret_value():
         return f"{service} does not answer: {reason}. Check {variable}"
-    # `perennial up` refuses to run twice, and does not start services that died while it runs.
+    # `perennial up` refuses to run twice, and leaves a service down that crashed again and again.
     start = "`perennial services up`, or with all processes by `perennial up`"
     return f"{service} is not running: start it with {start}, or set {variable}"

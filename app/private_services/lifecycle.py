@@ -1,16 +1,17 @@
-"""Start, stop and report the private services, one command at a time."""
+"""Start, stop and report the private services, one command at a time, and watch one of them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
-from app.machine import make_directory, try_lock, wait_until
+from app.machine import make_directory, tail, try_lock, wait_until
 from app.private_services import install, ports, rabbitmq, redis, state
 from app.private_services.service import Service
 from app.private_services.state import ServicesState, Urls
@@ -28,6 +29,9 @@ _PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
 #: Starts with new ports, where another process took a port meanwhile.
 _ATTEMPTS = 3
 
+#: Seconds between two looks for the processes of a service.
+_WATCH = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
@@ -39,13 +43,22 @@ class ServiceStatus:
     pid: int | None = None
 
 
+def private_names(settings: Settings) -> tuple[Name, ...]:
+    """Return the services that no URL is given for."""
+    given: dict[Name, str] = {
+        "rabbitmq": settings.broker_url.get_secret_value(),
+        "redis": settings.redis_url.get_secret_value(),
+    }
+    return tuple(name for name, url in given.items() if not url)
+
+
 def up(settings: Settings) -> Urls:
     """Start the private services that are not given by a URL and do not run; return when all of them answer.
 
     Without STORE_URL it also makes the folder store below the data folder: running processes make no store.
     Raises ServicesError, which says what to do, where a service cannot be installed or started.
     """
-    if names := _private_names(settings):
+    if names := private_names(settings):
         folder = _folder(settings)
         with _lock(folder):
             install.ensure(broker="rabbitmq" in names, redis="redis" in names)
@@ -65,9 +78,34 @@ def down(settings: Settings) -> None:
             service.stop()
 
 
+def start_again(settings: Settings, name: Name) -> list[Service]:
+    """Start a service that `up` has started before, unless it runs and answers; return its servers.
+
+    The ports stay, for running processes have the URLs. Raises ServicesError where it does not start.
+    """
+    folder = _folder(settings)
+    with _lock(folder):
+        current = state.load(folder)
+        if not current.ports:
+            raise ServicesError(f"{settings.services_file} was lost: use `perennial down`, then `perennial up`")
+        servers = _services(folder, current, (name,))
+        for server in reversed(servers):
+            server.start()
+    return servers
+
+
+def watch(servers: Collection[Service]) -> NoReturn:
+    """Wait until one of the servers has ended, and raise ServicesError with the last lines of its log."""
+    while True:
+        for server in servers:
+            if not server.pids():
+                raise ServicesError(f"{server.name} has ended; its log {server.log} ends with:\n{tail(server.log)}")
+        time.sleep(_WATCH)
+
+
 def status(settings: Settings) -> list[ServiceStatus]:
     """Return the state of broker and Redis; a service that is given by a URL is not contacted."""
-    private, result = _private_names(settings), []
+    private, result = private_names(settings), []
     urls: dict[Name, str] = {"rabbitmq": settings.broker, "redis": settings.redis}
     for name, url in urls.items():
         if name not in private:
@@ -85,15 +123,6 @@ def status(settings: Settings) -> list[ServiceStatus]:
             address = f"127.0.0.1:{current.ports['amqp' if name == 'rabbitmq' else 'redis']}"
             result.append(ServiceStatus(name, "up" if service.is_up() else "down", address, pids[0] if pids else None))
     return result
-
-
-def _private_names(settings: Settings) -> tuple[Name, ...]:
-    """Return the services that no URL is given for."""
-    given: dict[Name, str] = {
-        "rabbitmq": settings.broker_url.get_secret_value(),
-        "redis": settings.redis_url.get_secret_value(),
-    }
-    return tuple(name for name, url in given.items() if not url)
 
 
 def _start(folder: Path, names: Collection[Name]) -> None:

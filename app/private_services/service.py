@@ -65,7 +65,7 @@ class Service:
         reason = f"did not answer in {self.start_timeout:.0f} s" if code is None else f"ended with exit code {code}"
         raise ServicesError(
             f"{self.name} {reason}; its log {self.log} ends with:\n{tail(self.log)}\n"
-            "Try `perennial services down` and `up` again, or set BROKER_URL and REDIS_URL."
+            "Use `perennial down` and try again, or set BROKER_URL and REDIS_URL."
         )
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from honcho.environ import parse_procfile
 
 from app.errors import ServicesError
 from app.machine import make_directory, try_lock, wait_until
+from app.private_services import private_names
+from app.private_services.service import reap
 from app.processes import process_states
 from app.processes.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.processes.supervisor import KILL_WAIT, POLL, ProcessSupervisor
@@ -63,10 +65,12 @@ def require_free_addresses(settings: Settings) -> None:
 def run() -> int:
     """Run the Procfile until a signal comes, or until every process stays down; return the exit status.
 
+    A process watches each private service, and starts it again after a crash: what was started is supervised.
     Processes that the settings give nothing to do are left out; there are REPLICAS searchers.
     """
     settings = get_settings()
-    commands = {name: command for name, command in procfile().items() if name not in left_out(settings)}
+    commands: dict[str, str] = {name: f"python -m app.private_services {name}" for name in private_names(settings)}
+    commands |= {name: command for name, command in procfile().items() if name not in left_out(settings)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
     return supervise(formation(commands, searchers=settings.replicas), env=environment)
@@ -75,9 +79,13 @@ def run() -> int:
 def supervise(commands: Mapping[str, str], *, env: Mapping[str, str]) -> int:
     """Run commands by name, as `ProcessSupervisor` does, and save their states for `perennial status` and `down`."""
     data_dir, ourselves = get_settings().data_dir, identify(os.getpid())
-    return ProcessSupervisor(
-        commands, env, changed=lambda states: process_states.save(data_dir, UpState(ourselves, tuple(states)))
-    ).run()
+
+    def changed(states: Sequence[ProcessState]) -> None:
+        # A private service that this process started is its child: one that ended would stay as a zombie.
+        reap()
+        process_states.save(data_dir, UpState(ourselves, tuple(states)))
+
+    return ProcessSupervisor(commands, env, changed=changed).run()
 
 
 @contextmanager

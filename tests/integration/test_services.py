@@ -33,7 +33,7 @@ from app.machine import wait_until
 from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.command import as_process_with, invoked, perennial
+from tests.support.command import as_process_with, completed, invoked, perennial
 from tests.support.corner import own_vhost
 from tests.support.erlang import evaluate, set_memory_limit
 from tests.support.kill import discard
@@ -303,6 +303,14 @@ def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None
     assert "hidden" not in run("status").stdout
     assert run("down").returncode == 0
     assert run("status").returncode == 1
+
+
+def test_a_watcher_ends_with_the_reason_where_there_is_nothing_to_watch(tmp_path: Path) -> None:
+    environment = {**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": GIVEN}
+    given = completed(environment, "app.private_services", "rabbitmq")
+    assert (given.returncode, "rabbitmq is no private service" in given.stderr + given.stdout) == (1, True)
+    lost = completed(environment, "app.private_services", "redis")
+    assert (lost.returncode, "state.json was lost: use `perennial down`" in lost.stderr + lost.stdout) == (1, True)
 
 
 def test_the_log_of_quorum_queues_is_far_below_the_memory_alarm(checkout: Settings) -> None:
