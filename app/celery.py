@@ -69,12 +69,12 @@ def _collect_garbage_seldom(**_: Any) -> None:
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _begin_to_count(**_: Any) -> None:
     counters.begin(get_settings().redis)
-    get_publisher(broker_url(app)).on_confirmed = _count_confirmed
 
+    def count_confirmed(seconds: float) -> None:
+        counters.CONFIRM_WAITS.add()
+        counters.CONFIRM_SECONDS.add(amount=seconds)
 
-def _count_confirmed(seconds: float) -> None:
-    counters.CONFIRM_WAITS.add()
-    counters.CONFIRM_SECONDS.add(amount=seconds)
+    get_publisher(broker_url(app)).on_confirmed = count_confirmed
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.errors import ServicesError
@@ -105,18 +105,11 @@ def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
         try:
             yield
         finally:
-            if _is_ours(policy):
-                _run([*prefix, "rm", "-f", str(policy)])
+            with suppress(OSError):  # A policy that is missing or unreadable is not ours.
+                if _SIGNATURE.encode() in policy.read_bytes().splitlines():
+                    _run([*prefix, "rm", "-f", str(policy)])
     finally:
         os.close(folder)
-
-
-def _is_ours(policy: Path) -> bool:
-    """Return whether our installation wrote the policy."""
-    try:
-        return _SIGNATURE in policy.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def _forbids_starts(policy: Path) -> bool:

@@ -108,25 +108,21 @@ def running(directory: Path, programs: Collection[str]) -> list[int]:
     Reads /proc each time, so a process id that the kernel has reused is never returned.
     """
     reap()
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return sorted(pid for pid in pids if _is_ours(pid, directory, programs))
-
-
-def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
-    process = Path(f"/proc/{pid}")
-    try:
-        if process.stat().st_uid != os.getuid() or (process / "comm").read_text().strip() not in programs:
-            return False
-        cwd = process / "cwd"
-        # A process outlives its folder if the folder is deleted.
-        if cwd.samefile(directory) if cwd.exists() else str(cwd.readlink()) == f"{directory} (deleted)":
-            return True
-        # A node without a port mapper starts one itself, as a daemon in the root folder. The root is compared, since
-        # a container may have the same environment.
-        mark = os.fsencode(f"{MARK}={directory.parent}")
-        return mark in (process / "environ").read_bytes().split(b"\0") and (process / "root").samefile("/")
-    except OSError:
-        return False
+    found, mark = [], os.fsencode(f"{MARK}={directory.parent}")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It has ended meanwhile, or belongs to another user.
+            if process.stat().st_uid != os.getuid() or (process / "comm").read_text().strip() not in programs:
+                continue
+            cwd = process / "cwd"
+            # A process outlives its folder if the folder is deleted.
+            is_here = cwd.samefile(directory) if cwd.exists() else str(cwd.readlink()) == f"{directory} (deleted)"
+            # A node without a port mapper starts one itself, as a daemon in the root folder. The root is compared,
+            # since a container may have the same environment.
+            if is_here or (
+                mark in (process / "environ").read_bytes().split(b"\0") and (process / "root").samefile("/")
+            ):
+                found.append(int(process.name))
+    return sorted(found)
 
 
 def reap() -> None:
