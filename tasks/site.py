@@ -13,6 +13,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Dead
+from app.broker.worker.parts import fail_part
 from app.celery import app
 from app.counters import CRAWLED_URLS, TASK_RUNS
 from app.crawl.frontier.values import (
@@ -162,20 +163,21 @@ def page(self: Any, **message: Any) -> None:
         _fail_alone(failed, error, worker=self.request.hostname or "")
 
 
-def _retry_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
-    """Publish the message of a page that failed beside others, as the policy decides on its first failed run."""
-    process, name = context(), "site.page"
-    [sent] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)))
-    kind, address = (sent.content_type, sent.content_encoding), (PAGE, sent.routing_key, sent.exchange)
-    delivery = Delivery(sent.body, sent.headers, sent.properties, *kind, *address)
-    trace = "".join(traceback.format_exception(error))
-    failure = replace(failure_of(error, trace=trace, task=name), worker=worker)
-    decision = app.retries.policies.policy_for(PAGE).decide(delivery, failure)
-    logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
-    [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=process.publisher)
-    if isinstance(outcome, Exception):
-        raise outcome
-    TASK_RUNS.add(name, PAGE, RUN_OUTCOMES[type(decision)], failure.reason)
+def _fail_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
+    """Give a page that failed beside others a message and a retry budget of its own."""
+    process = context()
+    [message] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)), process.budgets)
+    decision = fail_part(
+        message,
+        error,
+        subject=page.url,
+        queue=PAGE,
+        task="site.page",
+        worker=worker,
+        policies=app.retries.policies,
+        publisher=process.publisher,
+        on_outcome=TASK_RUNS.add,
+    )
     if isinstance(decision, Dead):
         complete_dead(process.frontier, page, "page")
 

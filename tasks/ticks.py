@@ -69,8 +69,10 @@ def tick() -> None:
     for refill in process.frontier.refill(stalled=STALLED):
         with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id), trace_of(refill.crawl_id):
             # Pages that it admits, its end, or the pages of one without progress again.
-            if refill.admitted.messages:
-                process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
+            if refill.admitted.urls:
+                process.publisher.publish(
+                    page_messages(refill.domain, refill.crawl_id, refill.admitted, process.budgets)
+                )
                 process.frontier.confirm_refill(refill)
             elif refill.ended:
                 publish_end(refill.domain, refill.crawl_id)
