@@ -14,7 +14,7 @@ from app.broker.errors import InvalidMessage
 from app.counters import PACK_BYTES, PACK_SECONDS, PACKS_BUILT
 from app.crawl.left_out_pages import find_left_out
 from app.crawl.record.crawls import list_crawls, update_crawl
-from app.crawl.recorder import RecordedCrawl
+from app.crawl.recorder import RecordSnapshot
 from app.crawl.urls import canonical_key, parse_message_domain
 from app.errors import PackError
 from app.messages.envelopes import event_message
@@ -47,7 +47,7 @@ def pack_full(**message: Any) -> None:
     domain, force = parse_message_domain(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
         process, crawl_id = context(), str(message.get("crawl_id") or "")
-        recorded = process.recorder.finished(domain, crawl_id) if crawl_id else None
+        recorded = process.recorder.snapshot(domain, crawl_id) if crawl_id else None
         crawl = _finished_crawl(recorded) if recorded else None
 
         def met_since() -> Collection[str]:
@@ -88,7 +88,7 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     return value
 
 
-def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
+def _finished_crawl(recorded: RecordSnapshot) -> FinishedCrawl:
     """Return what the record says of a crawl, as the packer needs it."""
     crawl, store, domain = recorded.record, context().store, recorded.record.domain
     start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))

@@ -165,7 +165,7 @@ class PageWork:
         def get() -> FetchResult:
             if target.canonical_key in self._url_runs.policies(target.domain).blocked:
                 return FetchResult("gone", Reason.BLOCKED)
-            run, limits = self._url_runs.begin(target), self._url_runs.host_limits
+            run, limits = self._url_runs.prepare(target), self._url_runs.host_limits
             if too_complex:
                 return self._with_known_links(run, TOO_COMPLEX, former)
             wait = limits.reserve(run.host, requester=target.canonical_key)
@@ -258,7 +258,7 @@ class PageWork:
         self, target: CrawlUrl, kind: MessageKind, result: FetchResult, *, recorded: bool
     ) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
-        run = replace(self._url_runs.begin(target), kind=kind, recorded=recorded, result=result)
+        run = replace(self._url_runs.prepare(target), kind=kind, recorded=recorded, result=result)
         return self.complete(run)
 
     def complete(self, run: UrlRun) -> Completed:

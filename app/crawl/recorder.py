@@ -41,7 +41,7 @@ MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedCrawl:
+class RecordSnapshot:
     """A crawl's record with the last entry of each page, by page id. `cut`: it did not follow all links.
 
     `lines` is the number of entries that the record had at least when it was read. `closed` are the directory patterns
@@ -194,7 +194,7 @@ class CrawlRecorder:
                 return True
         return False
 
-    def finished(self, domain: str, crawl_id: str) -> RecordedCrawl | None:
+    def snapshot(self, domain: str, crawl_id: str) -> RecordSnapshot | None:
         """Return what the record says of a crawl of a domain, complete up to now; None without a record.
 
         Raises InvalidMessage for a crawl of another domain.
@@ -209,9 +209,9 @@ class CrawlRecorder:
         lines = next_offset(self._store, ref)
         closed = self._frontier.closed_patterns(crawl_id).union(record.closed)
         entries = latest_entries(self._store, ref)
-        return RecordedCrawl(record, entries, cut or not entries.is_complete, lines, closed)
+        return RecordSnapshot(record, entries, cut or not entries.is_complete, lines, closed)
 
-    def met_since(self, former: RecordedCrawl) -> set[str]:
+    def met_since(self, former: RecordSnapshot) -> set[str]:
         """Return ids of the pages in the record that were added after it was read, and in those of later crawls.
 
         If one of these records is damaged, that may be any page: return the ids of all stored ones.

@@ -87,7 +87,7 @@ class UrlRuns:
         self._clients = SiteClients(settings)
         self._robots = RobotsCache(redis, self.host_limits, user_agent=settings.user_agent, ports=settings.allow_ports)
 
-    def begin(self, target: CrawlUrl) -> UrlRun:
+    def prepare(self, target: CrawlUrl) -> UrlRun:
         """Return a run that knows how its URL may be requested: by which client, under which rules and limits.
 
         Raises RobotsUnavailable, and Postpone while another worker requests the robots.txt.
@@ -103,11 +103,11 @@ class UrlRuns:
         """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
 
         What an interrupted run of the same message still holds is released. With `due`, pages are requested whatever
-        the former crawl found. Nothing is left to do for a message of a removed site. Raises what `begin` and
+        the former crawl found. Nothing is left to do for a message of a removed site. Raises what `prepare` and
         `Frontier.enter` raise, such as Postpone while the host is busy. A FetchError is noted as a failure of each URL.
         """
         try:
-            first = self.begin(targets[0])
+            first = self.prepare(targets[0])
         except FetchError as error:  # Of the robots.txt, without which no page is requested.
             for each in targets:
                 self.release(each, "page", error)
@@ -172,7 +172,7 @@ class UrlRuns:
 def _completion_of(run: UrlRun) -> Completion:
     """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
     if run.error:
-        return Completion(kind=run.kind, canonical_key=run.target.key, state="f", error=error_with_class(run.error))
+        return Completion(kind=run.kind, key=run.target.key, state="f", error=error_with_class(run.error))
     entry, line = entry_of(run.target, run.result), ""
     if run.kind != "crawl":
         CRAWLED_URLS.add(entry.state, entry.reason)
@@ -182,7 +182,7 @@ def _completion_of(run: UrlRun) -> Completion:
         line = entry.to_line().decode()
     return Completion(
         kind=run.kind,
-        canonical_key=run.target.key,
+        key=run.target.key,
         line=line,
         # What is stored of a skipped page stays, but most of these were never stored.
         indexed=run.kind != "crawl" and entry.state in STORED_STATES,
@@ -271,4 +271,4 @@ def complete_dead(frontier: Frontier, target: CrawlUrl, kind: MessageKind, *, lo
     line = entry.to_line().decode() if recorded and kind != "crawl" else ""
     # Without a look at robots.txt: this runs in the event loop of the worker's main process.
     host = Host(host_of(target.url), delay=0, concurrency=1)
-    frontier.complete(target.crawl_id, [Completion(kind=kind, canonical_key=key, state="x", line=line)], host=host)
+    frontier.complete(target.crawl_id, [Completion(kind=kind, key=key, state="x", line=line)], host=host)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from app.broker.dead_letters.letters import DeadLetter
+from app.broker.delayed_messages import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved, Waiting, move, peek
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.failure import Failure
 from app.broker.headers import FIRST_FAILED, LAST_ERROR
 from app.broker.publishing import Publisher
-from app.broker.waiting import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved, Waiting, move, peek
 from app.coverart.jobs import event_of
 from app.errors import ResourceNotFound
 from app.messages.dead_messages import complete_dead_message

@@ -22,7 +22,7 @@ from app.search.properties import Properties, multiplied
 from app.search.query import Query, parse
 from app.search.retrieval import ChooseMatches, RankingScope
 from app.search.score_bound import bounded, score_bound
-from app.search.site_settings import NO_SETTINGS, SearchSettings
+from app.search.search_settings import NO_SETTINGS, SearchSettings
 from app.search.stems import stems_in
 from app.search.visible import VisiblePages
 from app.text.languages import ALGORITHMS

@@ -12,7 +12,7 @@ from app.crawl.urls import parse_url
 from app.errors import InvalidUrl
 from app.search.contract import BestBet
 from app.search.query import MAX_CHARACTERS
-from app.search.site_settings import FIELDS, MAX_FACTOR, MIN_FACTOR, BestBetRule
+from app.search.search_settings import FIELDS, MAX_FACTOR, MIN_FACTOR, BestBetRule
 from app.search.synonyms import check_cycles, read_rule
 from app.text.words import words
 

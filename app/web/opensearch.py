@@ -17,9 +17,9 @@ from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import InvalidQuery, PackNotFound
 from app.text.humanize import cut
-from app.web.addresses import parse_domains
 from app.web.languages import VARY, languages_of
 from app.web.pages import templates
+from app.web.shown_urls import parse_domains
 from app.web.suggested_pages import suggested_pages
 
 DESCRIPTION = "application/opensearchdescription+xml"

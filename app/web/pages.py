@@ -22,7 +22,6 @@ from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
 from app.sites.search_counter import SearchCounter
-from app.web.addresses import parse_domains
 from app.web.labels import label_of
 from app.web.languages import VARY, languages_of
 from app.web.middleware import CHARGE_AGAIN
@@ -42,6 +41,7 @@ from app.web.presenter import (
     results_view,
 )
 from app.web.problems import public_detail
+from app.web.shown_urls import parse_domains
 from app.web.static_files import icon_uri, static_path
 
 router = APIRouter(include_in_schema=False)

@@ -23,8 +23,8 @@ from app.search.contract import (
     Sort,
 )
 from app.search.snippet import Snippet
-from app.web.addresses import address_of, is_followable, site_and_address
 from app.web.labels import label_of
+from app.web.shown_urls import address_of, is_followable, site_and_address
 
 #: Hits of one page of results.
 PER_PAGE = 10

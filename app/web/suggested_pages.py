@@ -13,7 +13,7 @@ from pydantic import Field
 from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
 from app.search.contract import Hit, SearchRequest
-from app.web.addresses import is_followable
+from app.web.shown_urls import is_followable
 
 #: Pages that are suggested at most.
 MAX_PAGES = 10

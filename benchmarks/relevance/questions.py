@@ -12,7 +12,7 @@ from typing import Final
 
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.search.site_settings import NO_SETTINGS, SearchSettings
+from app.search.search_settings import NO_SETTINGS, SearchSettings
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable
 from benchmarks.relevance import corpus, judged, measures

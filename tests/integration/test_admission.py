@@ -88,10 +88,10 @@ class World:
         frontier, failed = self.workers[worker], fetched[:1] if fault == "one fails" and len(fetched) > 1 else []
         done = fetched[len(failed) :]
         self.fetched.update(each.url for each in done)
-        completions = [Completion(canonical_key=each.url, state="f", error="ServerError") for each in failed]
+        completions = [Completion(key=each.url, state="f", error="ServerError") for each in failed]
         for each in done:
             links = [FrontierUrl(url(to), url(to), each.depth + 1) for to in self.site[number(each.url)]]
-            completions.append(Completion(canonical_key=each.url, links=links))
+            completions.append(Completion(key=each.url, links=links))
         try:
             completed = frontier.complete("c", completions, host=self.host, max_pages=1_000, batch=self.batch)
         except OutOfMemoryError:

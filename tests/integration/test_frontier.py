@@ -133,7 +133,7 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(
 def test_a_message_has_one_page_or_a_whole_small_backlog_beside_a_crawl_that_has_just_begun(frontier: Frontier) -> None:
     def admitted(crawl_id: str, *keys: str, links: int = 0, batch: int = 4) -> tuple[int, int]:
         found = [link(f"{crawl_id}{number}") for number in range(links)]
-        ends = [Completion(canonical_key=key, links=found) for key in keys]
+        ends = [Completion(key=key, links=found) for key in keys]
         done = frontier.complete(crawl_id, ends, host=HOST, max_pages=99, batch=batch).admitted
         return len(done.urls), done.batch
 

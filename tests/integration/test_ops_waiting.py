@@ -11,13 +11,13 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from app.broker.delayed_messages import DelayQueue, move, peek
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
 from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Retry, replacement_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
-from app.broker.waiting import DelayQueue, move, peek
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.urls import canonical_key

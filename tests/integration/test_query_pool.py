@@ -20,7 +20,7 @@ from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.service import QueryHandler
 from app.crawl.path_rules import PathRules
 from app.errors import InvalidQuery, PackCorrupt, SearchTimeout
-from app.search.site_settings import SearchSettings
+from app.search.search_settings import SearchSettings
 from config.settings import ROOT
 from tests.packs import page, write_pack
 from tests.support.waiting import eventually

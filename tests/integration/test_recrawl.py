@@ -278,7 +278,7 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     target = CrawlUrl(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
     process.pages.store(
-        target, process.pages.fetch(process.url_runs.begin(target))
+        target, process.pages.fetch(process.url_runs.prepare(target))
     )  # As by another message, without a new entry.
     site.set("/amber", versioned("/amber"))
     requests = crawl(process, site, "two")
@@ -419,7 +419,7 @@ def test_the_next_request_waits_for_the_delays_of_a_redirect_and_of_the_request_
 ) -> None:
     with Site({"/": redirect("/;jsessionid=1"), "/;jsessionid=1": page("Home")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": 9}))
-        process.url_runs.request_and_classify(process.url_runs.begin(CrawlUrl(site.url, site.domain, site.url)))
+        process.url_runs.request_and_classify(process.url_runs.prepare(CrawlUrl(site.url, site.domain, site.url)))
         assert "/;jsessionid=1" in site.paths()
         assert 9_000 < process.redis.pttl(host_keys(site.domain)[2]) <= 18_000
 
@@ -431,7 +431,7 @@ def test_a_host_gets_one_request_in_the_longer_of_the_delays_of_its_site_and_of_
     with Site({"/robots.txt": robots(f"User-agent: *\nCrawl-delay: {of_robots_txt}")}) as site:
         add_site(process.store, Declared.of(site.domain, {"delay": of_site}))
         concurrency = 1 if delay else process.settings.host_concurrency
-        found = process.url_runs.begin(CrawlUrl(site.url, site.domain, site.url)).host
+        found = process.url_runs.prepare(CrawlUrl(site.url, site.domain, site.url)).host
     assert found == Host(site.domain, delay, concurrency)
 
 

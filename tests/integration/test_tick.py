@@ -148,7 +148,7 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
         broker.take("site.index")
         broker.take("site.crawl")
     assert ticked(broker)["type"] == "pack_full"
-    recorded = process.recorder.finished("a.gov", "c")
+    recorded = process.recorder.snapshot("a.gov", "c")
     assert recorded is not None
     assert ([entry.state for entry in recorded.entries.values()], recorded.cut) == (["lost"], True)
 

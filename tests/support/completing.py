@@ -50,5 +50,5 @@ def complete_one(
     **fields: Any,
 ) -> Completed:
     """Complete a message of one page."""
-    completion = Completion(kind=kind, canonical_key=key, state="x" if dead else "d", **fields)
+    completion = Completion(kind=kind, key=key, state="x" if dead else "d", **fields)
     return frontier.complete(crawl_id, [completion], host=host, max_pages=max_pages)

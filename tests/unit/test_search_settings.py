@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from app.cluster.client.scatter_gather import merge
 from app.cluster.protocol import PackVersion
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.search_settings import SearchSettingsReader, settings_of
+from app.cluster.searcher.settings_reader import SearchSettingsReader, settings_of
 from app.errors import InvalidSite, StoreError
 from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
 from app.search.pack_searcher import PackSearcher

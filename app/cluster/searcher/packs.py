@@ -11,7 +11,7 @@ from pathlib import Path
 from app.cluster.protocol import PackVersion
 from app.errors import PackNotLoaded
 from app.search.pack_searcher import PackSearcher
-from app.search.site_settings import NO_SETTINGS, SearchSettings
+from app.search.search_settings import NO_SETTINGS, SearchSettings
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from app.cluster.searcher.pack_jobs import PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.query_pool import QueryPool, usable_cores
 from app.cluster.searcher.reporter import Reporter
-from app.cluster.searcher.search_settings import SearchSettingsReader
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
+from app.cluster.searcher.settings_reader import SearchSettingsReader
 from app.storage.open import store_of
 from app.topology.check import server_version
 from app.topology.declare import declare_all

@@ -20,7 +20,7 @@ from app.cluster.searcher.query_process import PackQuery
 from app.errors import PackCorrupt, SearchTimeout
 from app.search.contract import SearchRequest, SuggestRequest
 from app.search.pack_searcher import OPENING_SECONDS, PackSearcher
-from app.search.site_settings import NO_SETTINGS, SearchSettings
+from app.search.search_settings import NO_SETTINGS, SearchSettings
 
 log = logging.getLogger(__name__)
 

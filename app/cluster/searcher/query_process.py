@@ -16,7 +16,7 @@ from typing import Final
 from app.cluster.protocol import MB, to_json
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
-from app.search.site_settings import SearchSettings
+from app.search.search_settings import SearchSettings
 
 #: Bytes of a reply, well below the 16 MB that RabbitMQ 4 accepts by default.
 MAX_REPLY: Final = 4 * MB

@@ -48,7 +48,7 @@ class _FoundLinks:
         unseen.difference_update(fresh, noted)
         page = self._page
         fields: list[object] = [page.name, page.state, int(page.indexed), page.error[:MAX_ERROR] or page.line]
-        fields += [page.text, len(page.canonical_key), len(fresh), len(noted)]
+        fields += [page.text, len(page.key), len(fresh), len(noted)]
         for each in fresh:
             fields += (each, to_backlog_json(self._links[each]))
         for reason, link in map(self._excluded.__getitem__, noted):

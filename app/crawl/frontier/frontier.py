@@ -227,14 +227,12 @@ class Frontier(CrawlView):
         keys = parts_of(crawl_key(crawl_id), "", "record")
         return bool(self._add_line(keys=keys, args=[line, uuid.uuid4().hex, CRAWL_TTL]))
 
-    def release(
-        self, crawl_id: str, kind: MessageKind, canonical_key: str, host: str, *, failed: bool, error: str = ""
-    ) -> None:
+    def release(self, crawl_id: str, kind: MessageKind, key: str, host: str, *, failed: bool, error: str = "") -> None:
         """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
-        key = crawl_key(crawl_id)
+        crawl = crawl_key(crawl_id)
         self._release(
-            keys=[*parts_of(key, "admitted", "retrying"), host_keys(host)[1], f"{key}:failures"],
-            args=[message_name(kind, canonical_key), int(failed), error[:MAX_ERROR]],
+            keys=[*parts_of(crawl, "admitted", "retrying"), host_keys(host)[1], f"{crawl}:failures"],
+            args=[message_name(kind, key), int(failed), error[:MAX_ERROR]],
         )
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:

@@ -173,7 +173,8 @@ class Completion:
     """
 
     kind: MessageKind = "page"
-    canonical_key: str
+    #: The key in the frontier; see `FrontierUrl.key`.
+    key: str
     state: Literal["d", "x", "f"] = "d"
     error: str = ""
     line: str = ""
@@ -185,7 +186,7 @@ class Completion:
     @property
     def name(self) -> str:
         """The name of the message in Redis."""
-        return message_name(self.kind, self.canonical_key)
+        return message_name(self.kind, self.key)
 
 
 @dataclass(frozen=True, slots=True)

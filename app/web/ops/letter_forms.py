@@ -134,7 +134,7 @@ def chosen_by(visit: Visit) -> LetterChoice:
     return visit.read(LetterChoice, ids=refs)
 
 
-def order_by(visit: Visit, verb: str, *, body: str | None = None, content_type: str | None = None) -> LetterOrder:
+def letter_order(visit: Visit, verb: str, *, body: str | None = None, content_type: str | None = None) -> LetterOrder:
     """Return what a form orders; raises InvalidMessage, which names the field."""
     if verb not in get_args(Verb):
         raise InvalidMessage(f"act {verb[:40]!r}: expected one of {', '.join(get_args(Verb))}")

@@ -31,7 +31,7 @@ from app.operations.letters import (
 from app.operations.long_acts import LongActs
 from app.web.ops.acts import as_json
 from app.web.ops.api_requests import ActBody, Calling, StrictBody, answer
-from app.web.ops.letter_forms import Redirection, ReplayFields, order_by, parse_ref
+from app.web.ops.letter_forms import Redirection, ReplayFields, letter_order, parse_ref
 from app.web.ops.page_requests import Acting, Reading
 from app.web.ops.site_page import site_path
 from app.web.ops.subject_routes import Done, Subject
@@ -110,7 +110,7 @@ def edit(visit: Acting) -> Response:
     content_type = visit.value("content_type")
     if content_type == (letter.delivery.content_type or ""):
         content_type = ""
-    order = order_by(visit, "edit", body=body, content_type=content_type or None)
+    order = letter_order(visit, "edit", body=body, content_type=content_type or None)
     act = LongActs(visit.ops).begin(order, {name: [letter.id]}, subject=f"{name}/{letter.id}", why=visit.value("why"))
     return visit.back(f"{OPS_PAGES}/acts/{act.id}")
 

@@ -26,8 +26,8 @@ from app.web.ops.letter_forms import (
     Redirection,
     ReplayFields,
     chosen_by,
+    letter_order,
     matching,
-    order_by,
 )
 from app.web.ops.page_requests import Acting, Reading
 from app.web.ops.subject_routes import Subject
@@ -95,7 +95,7 @@ def act_on_letters(visit: Acting) -> Response:
     """Begin an act on the chosen letters and open its page; show what it would do with `dry`, or before a drop."""
     verb = visit.value("verb")
     is_dry = verb.startswith("dry-") or (verb == "drop" and not visit.value("confirmed"))
-    order, chosen = order_by(visit, verb.removeprefix("dry-")), chosen_by(visit)
+    order, chosen = letter_order(visit, verb.removeprefix("dry-")), chosen_by(visit)
     if not is_dry:
         ids = chosen.by_set(visit.ops)
         act = LongActs(visit.ops).begin(order, ids, subject=str(chosen), why=visit.value("why"))

@@ -11,8 +11,8 @@ from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
+from app.broker.delayed_messages import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved
 from app.broker.errors import BrokerUnreachable, QueueUnavailable
-from app.broker.waiting import MAX_MOVED, MAX_PEEKED, DelayQueue, Moved
 from app.operations.overview import PATIENCE
 from app.operations.queues import QueueFigures
 from app.operations.waiting import (

@@ -11,7 +11,7 @@ from app.cluster.searcher.packs import OpenPacks
 from app.crawl.path_rules import PathRules
 from app.errors import StoreError
 from app.search import meaning
-from app.search.site_settings import NO_SETTINGS, SearchSettings, factors_of
+from app.search.search_settings import NO_SETTINGS, SearchSettings, factors_of
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, list_sites, read_site, site_key
