@@ -13,9 +13,8 @@ from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSi
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.url_runs import TOO_COMPLEX, UrlRun, UrlRuns, request
-from app.crawl.urls import SITEMAP, CrawlUrl, Scope, allows_port, canonical_key, host_of, resolve, robots_url
+from app.crawl.urls import SITEMAP, allows_port, canonical_key, host_of, resolve, robots_url
 from app.errors import FetchError
-from app.http.response import Response
 from app.storage.layout import page_id
 
 #: Statuses by which a site says that there is no sitemap.
@@ -77,10 +76,8 @@ class SitemapWork:
         default = robots_txt.removesuffix("/robots.txt") + DEFAULT_PATH
         named = tuple(url for each in rules.sitemaps if (url := resolve(robots_txt, each)))
         if target.url == robots_txt:
-            found = named or (default,)
-            allowed = self._with_allowed_port(target.domain, found)
-            detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", found, allowed)
-            return ReadSitemap(sitemaps=allowed, detail=detail)
+            found = ReadSitemap(sitemaps=named or (default,), detail=f"{len(rules.sitemaps)} sitemaps")
+            return self._limited_to(found.sitemaps, found, target.domain)
         is_named = target.url != default or default in named
         if not rules.allows(target.url):
             return ReadSitemap(detail=rules.denial(target.url))
@@ -93,26 +90,22 @@ class SitemapWork:
                 raise
             return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True, pauses=is_pause(error))
         if result is None:
-            return self._content(target, response, run.policy.scope)
+            host, scope = host_of(target.url), run.policy.scope
+            with cpu_limit():
+                found = sitemap_of(response, scope=scope)
+                near = [url for url in found.sitemaps if host_of(url) == host or scope.contains(url, any_path=True)]
+                return self._limited_to(near, found, target.domain)
         if result.state == "redirected":
             return ReadSitemap(sitemaps=(result.detail,), detail=f"to {result.detail}")
         partial = response.status not in _NO_SITEMAP
         return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
 
-    def _content(self, target: CrawlUrl, response: Response, scope: Scope) -> ReadSitemap:
-        """Return the URLs of a sitemap, without sitemaps of other hosts that the scope does not contain."""
-        host = host_of(target.url)
-        with cpu_limit():
-            read = sitemap_of(response, scope=scope)
-            near = [url for url in read.sitemaps if host_of(url) == host or scope.contains(url, any_path=True)]
-            allowed = self._with_allowed_port(target.domain, near)
-        return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
+    def _limited_to(self, urls: Sequence[str], found: ReadSitemap, domain: str) -> ReadSitemap:
+        """Return what was found with these further sitemaps only, except those on a forbidden port.
 
-    def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
-        return tuple(url for url in urls if allows_port(domain, url, self._url_runs.limits.ports))
-
-
-def _with_left_out(detail: str, found: Sequence[str], allowed: Sequence[str]) -> str:
-    """Return the detail of a sitemap with the number of those that it names on a forbidden host or port."""
-    number = len(found) - len(allowed)
-    return f"{detail}; {number} on other hosts or ports are left out" if number else detail
+        The detail has the number of those that are left out.
+        """
+        allowed = tuple(url for url in urls if allows_port(domain, url, self._url_runs.limits.ports))
+        number = len(found.sitemaps) - len(allowed)
+        detail = f"{found.detail}; {number} on other hosts or ports are left out" if number else found.detail
+        return found._replace(sitemaps=allowed, detail=detail)
