@@ -60,11 +60,13 @@ def definitions_of(connection: sqlite3.Connection, query: Query, *, hidden: Cont
     in_one_word = " ".join(typed) if is_quoted else "".join(typed)
     # `class OrderedDict` and `Alias directive` say what kind of thing the name is of.
     without_kind = tuple(word for word in typed if word not in GENERIC) or typed
-    for name in dict.fromkeys((typed,) if is_quoted else (typed, (in_one_word,), without_kind)):
+    names = (typed,) if is_quoted else (typed, (in_one_word,), without_kind)
+    for name in dict.fromkeys(names):
+        named = _definitions(connection.execute(_BY_NAME, (" ".join(name),)))
         qualified = _qualified(connection, name)
         if is_quoted:
             qualified = (each for each in qualified if words(each[1])[-len(name) :] == name)
-        for definition, full_name in (*qualified, *_definitions(connection.execute(_BY_NAME, (" ".join(name),)))):
+        for definition, full_name in (*qualified, *named):
             if definition.page not in hidden:
                 found.setdefault(definition, full_name)
     if not found and query.unfinished:
