@@ -108,7 +108,8 @@ def _show_status(domain: str, as_json: bool) -> None:
     found = status_of(domain)
     print_result(asdict(found), str(found), as_json=as_json)
     # A mistyped domain, or one without its port, would look like a site that has nothing to report.
-    if found.crawl_id is None and found.pack is None and found.timer is None and not (found.reasons or as_json):
+    has_work = found.crawl_id is not None or found.timer is not None or found.packing
+    if not (has_work or found.pack or found.reasons or as_json):
         failed = f"`perennial dead list --domain {domain}` lists what failed"
         typer.echo(f"perennial: there is no crawl, timer or pack of {domain}; {failed}", err=True)
 

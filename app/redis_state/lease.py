@@ -56,7 +56,7 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
     A holder that was stopped for longer than `seconds` has lost the lease: `owned()` of the lock is then false. Where
     two writers would do harm, check it at the end.
     """
-    lock = Lock(redis, f"{PREFIX}lease:{name}", timeout=seconds, blocking=False, thread_local=False)
+    lock = Lock(redis, _key(name), timeout=seconds, blocking=False, thread_local=False)
     token = uuid.uuid4().hex
     if not lock.acquire(token=token):
         # redis-py repeats a call whose reply was lost, and then finds the lease held by its own token.
@@ -72,3 +72,18 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
         # Lost meanwhile: the present holder keeps it. The block may have released it.
         with suppress(LockError):
             lock.release()
+
+
+def is_held(redis: Redis, name: str) -> bool:
+    """Return whether a process holds the lease `name`, or held it when it died some seconds ago."""
+    return bool(redis.exists(_key(name)))
+
+
+def _key(name: str) -> str:
+    return f"{PREFIX}lease:{name}"
+
+
+@functools.cache
+def _renewer(_process: int, seconds: float) -> Renewer:
+    """Return the renewer of a process, whose thread a forked child does not have."""
+    return Renewer(seconds=seconds)

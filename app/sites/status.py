@@ -13,6 +13,7 @@ from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
 from app.pack.manifest import read_manifest
 from app.redis_state.client import get_quick_redis
+from app.redis_state.lease import is_held
 from app.sites.crawl_policies import host_delay_of, spent_budgets
 from app.sites.site import Site
 from app.sites.stored import readable_site
@@ -33,7 +34,7 @@ class Status:
     seconds between requests that robots.txt demands, where these are more than the site's delay, at most half a minute;
     None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
     and its soft-404 check. `budgets` has the budgets that stopped URLs of it, with their present values.
-    `damaged` are the keys of its objects that could not be read.
+    `packing` is whether a pack is built now. `damaged` are the keys of its objects that could not be read.
     `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
     """
 
@@ -50,6 +51,7 @@ class Status:
     callback: str | None
     crawl_delay: float | None
     pack: dict[str, Any] | None
+    packing: bool
     reasons: dict[str, int]
     budgets: dict[str, int]
     seconds_left: float | None
@@ -57,6 +59,7 @@ class Status:
 
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
+        pack += f", {'a new one' if self.pack else 'one'} is being built" if self.packing else ""
         timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
         waiting = f", {self.waiting} pages wait" if self.waiting else ""
         state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
@@ -128,6 +131,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         callback=str(timer.callback.message["type"]) if timer else None,
         crawl_delay=progress.delay if progress.delay > host_delay_of(site, settings) else None,
         pack=pack,
+        packing=is_held(redis, f"pack:{name}"),
         reasons=totals,
         budgets=spent_budgets(site, settings, totals),
         seconds_left=seconds_left(progress),

@@ -18,7 +18,8 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
-from app.timers.timers import Timers, full_pack_callback
+from app.redis_state.lease import lease
+from app.timers.timers import Timers
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.command import as_process_with, invoked
@@ -115,6 +116,14 @@ def test_status_says_that_a_domain_has_no_crawl_no_timer_and_no_pack(
     )
     Timers(get_redis(redis_url)).start("b.gov", timeout=60, callback=full_pack_callback("b.gov"))
     assert CliRunner().invoke(command.cli, ["status", "b.gov"]).stderr == ""
+    assert posted == []
+
+
+def test_status_says_that_a_pack_is_being_built(posted: list[dict[str, Any]], redis_url: str) -> None:
+    with lease(get_redis(redis_url), "pack:b.gov"):
+        assert "; no timer; no pack, one is being built" in invoked("status", "b.gov")
+        assert json.loads(invoked("status", "b.gov", "--json"))["packing"]
+    assert "being built" not in invoked("status", "b.gov")
     assert posted == []
 
 
