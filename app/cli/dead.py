@@ -32,7 +32,7 @@ from app.cli import dead_output as output
 from app.cli.arguments import AsJson, Why, Yes
 from app.cli.context import operator_context
 from app.cli.printing import confirm, print_result, printable
-from app.errors import StoreError
+from app.errors import ResourceNotFound, StoreError
 from app.messages.dead_sets import dead_sets, new_export
 from app.operations.letter_queries import LetterQuery
 from app.operations.letters import (
@@ -345,10 +345,19 @@ def _subject(filters: LetterQuery, idents: Sequence[str] | None) -> str:
 def _chosen(
     filters: LetterQuery, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
 ) -> dict[str, list[str]]:
-    """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit."""
+    """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit.
+
+    Raises ResourceNotFound where a group has none of them: a mistyped key must not look as if all were done.
+    """
     chosen, sets = _chosen_by(filters, idents, every=every), _sets(filters)
     if not dry_run:
-        return sets.choose(chosen, limit=limit)
+        ids = sets.choose(chosen, limit=limit)
+        if filters.group and not ids:
+            others = ", or not with the other filters" if filters.given().keys() > {"group"} else ""
+            raise ResourceNotFound(
+                f"no dead letter has the group {filters.group}{others}; `perennial dead list --groups` lists the keys"
+            )
+        return ids
     letters = list(islice(sets.iter_chosen_summaries(chosen), limit))
     if sys.stdout.isatty() and not as_json:
         output.print_table(letters[: output.SCREENFUL], empty="No letter is chosen.", total=len(letters))
