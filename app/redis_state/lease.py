@@ -81,9 +81,3 @@ def is_held(redis: Redis, name: str) -> bool:
 
 def _key(name: str) -> str:
     return f"{PREFIX}lease:{name}"
-
-
-@functools.cache
-def _renewer(_process: int, seconds: float) -> Renewer:
-    """Return the renewer of a process, whose thread a forked child does not have."""
-    return Renewer(seconds=seconds)

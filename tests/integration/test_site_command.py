@@ -19,7 +19,7 @@ from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
 from app.redis_state.lease import lease
-from app.timers.timers import Timers
+from app.timers.timers import Timers, full_pack_callback
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.command import as_process_with, invoked

@@ -91,7 +91,7 @@ def test_of_timers_that_are_due_together_one_whose_publish_fails_holds_no_other_
 def test_a_timer_that_is_reset_while_its_claim_fires_fires_again_later(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov"))
+    process.timers.start("a.gov", timeout=30, callback=full_pack_callback("a.gov"))
     process.timers.make_due("a.gov")
     publish = process.publisher.publish_each
 
