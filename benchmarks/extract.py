@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from resiliparse.extract.html2text import extract_plain_text
 
 from app.celery import GARBAGE_THRESHOLD
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, MeasuredRow, at_least, at_most, bullets, ratios
 

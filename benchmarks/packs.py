@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from app.crawl.read.classify import classify
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.classify import classify
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.packer import pack_full

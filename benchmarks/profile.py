@@ -19,7 +19,7 @@ _FILE = re.compile(r"\((.+?)(?::\d+)?\)$")
 
 #: Purpose of the code in a file, by the beginning of its path. The first match counts.
 _POOL_PURPOSES = (
-    ("app/crawl/read", "parse"),
+    ("app/crawl/parse", "parse"),
     ("app/crawl/urls", "parse"),
     ("app/http/", "fetch"),
     ("app/crawl/frontier/single_flight", "single flight"),

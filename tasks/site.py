@@ -25,8 +25,8 @@ from app.crawl.frontier.values import (
     frontier_url,
 )
 from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
-from app.crawl.read.classify import FetchResult
-from app.crawl.read.cpu_limit import limit_was_exceeded
+from app.crawl.parse.classify import FetchResult
+from app.crawl.parse.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason

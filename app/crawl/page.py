@@ -11,7 +11,7 @@ from dataclasses import replace
 from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
 from app.crawl.frontier.values import Admitted, Completed, FrontierUrl, MessageKind, frontier_url, message_name
-from app.crawl.read.classify import FetchResult, not_due, not_modified
+from app.crawl.parse.classify import FetchResult, not_due, not_modified
 from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.sitemap import SitemapWork

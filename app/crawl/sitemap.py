@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from app.crawl.frontier.host_limits import is_pause
 from app.crawl.frontier.values import FrontierUrl
-from app.crawl.read.classify import FetchResult, without_content
-from app.crawl.read.cpu_limit import cpu_limit
-from app.crawl.read.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
+from app.crawl.parse.classify import FetchResult, without_content
+from app.crawl.parse.cpu_limit import cpu_limit
+from app.crawl.parse.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadSitemap, sitemap_of
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.url_runs import TOO_COMPLEX, UrlRun, UrlRuns, request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.crawl.frontier.values import FrontierUrl
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, soft_404_check_url
 from app.crawl.url_runs import UrlRun, UrlRuns

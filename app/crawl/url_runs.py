@@ -18,10 +18,10 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind, frontier_url
+from app.crawl.parse.classify import FetchResult, Limits, classify, other_url_of_page
+from app.crawl.parse.cpu_limit import MAX_CPU_SECONDS
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
-from app.crawl.read.classify import FetchResult, Limits, classify, other_url_of_page
-from app.crawl.read.cpu_limit import MAX_CPU_SECONDS
-from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.entries import STORED_STATES, UrlEntry, content_hash, first_links
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import CrawlRecorder

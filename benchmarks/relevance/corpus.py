@@ -34,7 +34,7 @@ SITES: Final = {
 }
 #: Sources whose change makes extracted pages stale.
 _SOURCES: Final = (
-    "app/crawl/read/classify.py",
+    "app/crawl/parse/classify.py",
     "app/crawl/urls.py",
     "app/storage/layout.py",
     "app/storage/page_parts.py",
@@ -72,7 +72,7 @@ def _stored(name: str, folder: Path) -> FolderStore:
 
 def _digest(version: str) -> str:
     """Return a hash of a package's version and of the code that extracts its pages."""
-    extractor = sorted((ROOT / "app/crawl/read/extract").glob("*.py"))
+    extractor = sorted((ROOT / "app/crawl/parse/extract").glob("*.py"))
     sources = [*(ROOT / source for source in _SOURCES), *extractor]
     return hashlib.sha256(version.encode() + b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
 

@@ -13,9 +13,9 @@ import pytest
 
 import tasks.site
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host
+from app.crawl.parse.classify import FetchResult, Limits, classify
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult, Limits, classify
-from app.crawl.read.extract.lexbor import LexborExtractor
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
 from app.crawl.url_runs import complete_dead, complete_lost

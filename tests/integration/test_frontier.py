@@ -29,7 +29,7 @@ from app.crawl.frontier.values import (
     MessageKind,
     fingerprint,
 )
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
 from app.errors import ServerError

@@ -15,7 +15,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FrontierUrl
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.urls import CrawlUrl
 from app.errors import RobotsUnavailable
 from app.pack.manifest import Manifest, read_manifest

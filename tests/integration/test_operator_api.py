@@ -10,8 +10,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult
 from app.web.application import create_app
 from app.web.ops.access import Access
 from app.web.ops.page_requests import OpsState

@@ -13,8 +13,8 @@ from redis import Redis
 
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
+from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, add_crawl
 from app.messages.envelopes import site_message
 from app.operations.waiting import peek_cache

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 from app.broker.connection import connected
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl
+from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult
 from app.crawl.record.crawls import CrawlRecord, CrawlSettings, CrawlState, add_crawl, list_crawls, update_crawl
 from app.crawl.record.reasons import Reason
 from app.errors import ActRefused

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.crawl.frontier.values import Crawl
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.record.entries import FIRST_LINKS, UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import latest_entries, read_entries

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from app.crawl.frontier.values import Crawl
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason

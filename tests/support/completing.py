@@ -9,8 +9,8 @@ from app.crawl.fetch.clients import SiteClients
 from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind
+from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
-from app.crawl.read.classify import FetchResult
 from app.crawl.url_runs import UrlRun
 from app.crawl.urls import CrawlUrl
 from tasks.base import Context

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.celery import app
 from app.crawl import url_runs
-from app.crawl.read.classify import FetchResult, classify
+from app.crawl.parse.classify import FetchResult, classify
 
 __all__ = ["app"]
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.crawl.read.classify import (
+from app.crawl.parse.classify import (
     FetchResult,
     Limits,
     classify,
     modified_date,
 )
-from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.read.extract.contract import Extractor
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.parse.extract.contract import Extractor
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.url_runs import entry_of
 from app.crawl.urls import CrawlUrl, Link, Scope, canonical_key
 from app.errors import ServerError

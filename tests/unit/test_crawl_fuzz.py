@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError
 from app.crawl.fetch.robots import RobotsRules
-from app.crawl.read.classify import (
+from app.crawl.parse.classify import (
     FetchResult,
     Limits,
     classify,
     robots_directives,
 )
-from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.read.extract.contract import Extractor
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.parse.extract.contract import Extractor
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope, canonical_key, parse_crawl_url, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response

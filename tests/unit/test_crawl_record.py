@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.crawl.page import with_interval
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.record import segments
 from app.crawl.record.crawls import (
     CrawlRecord,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selectolax.lexbor import SelectolaxError
 
-from app.crawl.read.extract import lexbor
-from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.read.extract.contract import Anchor, Extract, Extractor
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract import lexbor
+from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.parse.extract.contract import Anchor, Extract, Extractor
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.storage.page_parts import MAX_ANCHOR, Block
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.crawl.read.encoding import _LATE_CHARSET
-from app.crawl.read.extract.contract import _ATTRIBUTE
+from app.crawl.parse.encoding import _LATE_CHARSET
+from app.crawl.parse.extract.contract import _ATTRIBUTE
 from app.crawl.traps import charges
 from app.search.matcher import Matcher
 from app.search.snippet import first_paragraph

@@ -20,12 +20,12 @@ from billiard.exceptions import WorkerLostError
 from app.broker.delivery import Delivery
 from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
-from app.crawl.read.classify import FetchResult, classify
-from app.crawl.read.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
-from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.read.extract.contract import MAX_SIBLINGS, Extractor, excess_complexity
-from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
+from app.crawl.parse.classify import FetchResult, classify
+from app.crawl.parse.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
+from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.parse.extract.contract import MAX_SIBLINGS, Extractor, excess_complexity
+from app.crawl.parse.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.packer import pack_full, pack_incremental

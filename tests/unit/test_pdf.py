@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.read.classify import FetchResult, Limits, classify
-from app.crawl.read.extract import pdf as extraction
-from app.crawl.read.extract.lexbor import LexborExtractor
-from app.crawl.read.extract.pdf import UnreadablePdf, extract_pdf
+from app.crawl.parse.classify import FetchResult, Limits, classify
+from app.crawl.parse.extract import pdf as extraction
+from app.crawl.parse.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 from tests.support.pdf import pdf

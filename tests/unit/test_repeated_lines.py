@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.read.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
-from app.crawl.read.extract.contract import Extractor
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
+from app.crawl.parse.extract.boilerplate import HINTED, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, separated
+from app.crawl.parse.extract.contract import Extractor
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.pack import database, repeated_lines
 from app.pack.packer import pack_full, pack_incremental
 from app.storage.layout import Page, content_key, page_id

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.read import sitemaps
-from app.crawl.read.encoding import decode, prescan
-from app.crawl.read.sitemaps import MAX_URLS, Sitemap, read_sitemap
+from app.crawl.parse import sitemaps
+from app.crawl.parse.encoding import decode, prescan
+from app.crawl.parse.sitemaps import MAX_URLS, Sitemap, read_sitemap
 from app.crawl.urls import Scope
 from app.http.response import Response
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.crawl.read.extract.pdf import extract_pdf
+from app.crawl.parse.extract.pdf import extract_pdf
 from app.pack.rows import subsections
 from app.search import excerpt, passage_scorer
 from app.search.contract import Filters, Hit, Subsection

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.read.classify import classify
-from app.crawl.read.extract.lexbor import LexborExtractor
+from app.crawl.parse.classify import classify
+from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.urls import Scope
 from app.errors import StoreError
 from app.http.response import Response

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.read.extract.contract import collapsed
+from app.crawl.parse.extract.contract import collapsed
 from app.search.matcher import Matcher, UnspacedParts
 from app.search.pack_searcher import PackSearcher
 from app.search.passage_scorer import WIDTH

@@ -16,7 +16,7 @@ from redis.lock import Lock
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.frontier.values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
-from app.crawl.read.classify import FetchResult
+from app.crawl.parse.classify import FetchResult
 from app.crawl.urls import Excluded, Link
 from app.redis_state.client import PREFIX
 from app.redis_state.lease import lease

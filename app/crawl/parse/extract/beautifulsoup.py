@@ -9,8 +9,8 @@ from typing import cast
 from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
 from bs4.element import PreformattedString
 
-from app.crawl.read.extract import boilerplate, contract, extraction, marks, visible
-from app.crawl.read.extract.contract import Extract
+from app.crawl.parse.extract import boilerplate, contract, extraction, marks, visible
+from app.crawl.parse.extract.contract import Extract
 
 
 class BeautifulSoupExtractor:

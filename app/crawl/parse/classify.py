@@ -11,11 +11,11 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal
 
+from app.crawl.parse.cpu_limit import cpu_limit
+from app.crawl.parse.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
+from app.crawl.parse.extract.contract import OWN_NAME, Extract, Extractor, alternates_in, canonical_in, refresh_in
+from app.crawl.parse.extract.pdf import UnreadablePdf
 from app.crawl.policy import MAX_RETRY_AFTER
-from app.crawl.read.cpu_limit import cpu_limit
-from app.crawl.read.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
-from app.crawl.read.extract.contract import OWN_NAME, Extract, Extractor, alternates_in, canonical_in, refresh_in
-from app.crawl.read.extract.pdf import UnreadablePdf
 from app.crawl.record.entries import MAX_VALIDATOR, Former
 from app.crawl.record.reasons import Reason
 from app.crawl.urls import Excluded, Link, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve

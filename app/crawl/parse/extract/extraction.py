@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from app.crawl.read.extract import boilerplate, contract, marks, visible
-from app.crawl.read.extract.contract import Extract, Extractor
+from app.crawl.parse.extract import boilerplate, contract, marks, visible
+from app.crawl.parse.extract.contract import Extract, Extractor
 
 Node = TypeVar("Node")
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
 
 from app.broker.nesting import read_json
-from app.crawl.read.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
+from app.crawl.parse.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
 from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, MAX_ID, TABLE, Block, Term
 from app.text.anchor_texts import joined_texts

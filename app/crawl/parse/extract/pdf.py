@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.crawl.read.cpu_limit import child_at_work
-from app.crawl.read.extract.contract import Extract, collapsed, paragraphs
+from app.crawl.parse.cpu_limit import child_at_work
+from app.crawl.parse.extract.contract import Extract, collapsed, paragraphs
 from app.storage.page_parts import Block, body_of
 
 #: Seconds of CPU time, seconds altogether, and bytes of memory of the process. 300 pages take less than a second.

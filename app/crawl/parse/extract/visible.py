@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from app.crawl.read.extract import boilerplate, contract
-from app.crawl.read.extract.contract import Attributes, Extract, Extractor
+from app.crawl.parse.extract import boilerplate, contract
+from app.crawl.parse.extract.contract import Attributes, Extract, Extractor
 
 #: Elements of which `is_hidden` decides, as a selector.
 MAY_BE_HIDDEN: Final = '[hidden], [style*="none" i]'

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.crawl.read.classify import parsed_date
+from app.crawl.parse.classify import parsed_date
 from app.crawl.urls import Link, Scope, links_in_scope, resolve
 from app.http.response import Response
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from app.crawl.read import encoding
-from app.crawl.read.extract.contract import Extract, Extractor, collapsed, excess_complexity, paragraphs
-from app.crawl.read.extract.pdf import extract_pdf
+from app.crawl.parse import encoding
+from app.crawl.parse.extract.contract import Extract, Extractor, collapsed, excess_complexity, paragraphs
+from app.crawl.parse.extract.pdf import extract_pdf
 from app.crawl.urls import path_of
 from app.http.response import Response
 from app.storage.page_parts import Block

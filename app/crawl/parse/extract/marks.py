@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from app.crawl.read.extract import boilerplate, contract
-from app.crawl.read.extract.boilerplate import (
+from app.crawl.parse.extract import boilerplate, contract
+from app.crawl.parse.extract.boilerplate import (
     IN_AN_ARTICLE,
     IN_BOILERPLATE,
     IN_HEADER,

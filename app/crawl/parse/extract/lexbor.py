@@ -7,8 +7,8 @@ from itertools import chain, islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from app.crawl.read.extract import boilerplate, contract, extraction, marks, visible
-from app.crawl.read.extract.contract import Extract
+from app.crawl.parse.extract import boilerplate, contract, extraction, marks, visible
+from app.crawl.parse.extract.contract import Extract
 
 # A selector costs a walk over the whole tree, with a look-up of each of its names at each element. So one walk finds
 # all elements, by lexbor's numbers of their names, which are the same in every document.
@@ -48,7 +48,7 @@ class LexborExtractor:
             root = None
         if root is None:
             # Imported on demand: lexbor rejects few documents, and the other parser costs time and memory.
-            from app.crawl.read.extract.beautifulsoup import BeautifulSoupExtractor
+            from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
 
             return BeautifulSoupExtractor(robot=self.robot).extract(document)
         return extraction.extract(_LexborTree(tree, root), self)
