@@ -166,4 +166,5 @@ def content_of(pack: Path) -> dict[str, Counter[tuple[Any, ...]]]:
         names = [name for (name,) in database.execute(tables)]
         rows = {name: Counter(map(tuple, database.execute(f'SELECT * FROM "{name}"'))) for name in names}
     rows["meta"] = Counter(row for row in rows["meta"] if row[0] not in ("crawl_id", "built_at"))
+    rows["stored"] = Counter((page_id, etag) for page_id, etag, _version in rows["stored"])
     return rows
