@@ -39,7 +39,7 @@ _BATCH = 100
 
 #: The reference document's names of the two packs, besides the message types.
 _SYNONYMS = {
-    "full_pack": "pack_full",
+    "full_pack_callback": "pack_full",
     "full_end": "pack_full",
     "pack_inc_callback": "pack_incremental",
     "incremental_end": "pack_incremental",

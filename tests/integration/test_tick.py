@@ -293,7 +293,7 @@ def test_ticks_are_overdue_when_none_ran_for_a_minute_of_the_process(process: Co
 
 
 def test_start_timer_and_reset_timer_accept_the_names_of_the_reference_document(process: Context) -> None:
-    start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack")
+    start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack_callback")
     reset_timer(domain="a.gov", callback_msg={"type": "pack_incremental"})
     timer = process.timers.running("a.gov")
     assert timer is not None
