@@ -164,7 +164,7 @@ class Indexer:
                 if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
                     _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
                     return "skipped"
-            if index(self.project, entity, archive=self.archive, web_service=self.web_service) == "no metadata":
+            if not self._write(entity):
                 # The web service may read a replica that is behind, which for a new release is the normal case.
                 name, present = f"{self.project.entity} {entity.gid}", self.read_entity(entity.gid)
                 if present is not None and present.gid == entity.gid:
@@ -174,11 +174,27 @@ class Indexer:
                 _log.info("%s was deleted or merged: no metadata written", name)
             return "done"
 
+    def _write(self, entity: Entity) -> bool:
+        """Write the listing and then the metadata of an entity; return whether the web service has any."""
+        bucket = self.project.bucket(entity.gid)
+        json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
+        document = listing(self.project, entity)
+        self.archive.put(self.project, bucket, LISTING_FILE, document, content_type=json_type, keep_old=True)
+        metadata = self.web_service.metadata(self.project, entity.gid)
+        if metadata is None:
+            return False
+        # Old versions are not kept: the metadata can be written again at any time.
+        file = self.project.metadata_file(entity.gid)
+        self.archive.put(self.project, bucket, file, metadata, content_type=xml_type)
+        _log.info("%s %s indexed: %d images", self.project.entity, entity.gid, len(entity.images))
+        return True
+
     def _move(self, job: Move, claim: Claim) -> JobResult:
+        """Copy an image to its new item, then delete the old one; an event's is copied only."""
         if self.is_of_event:
-            # Copied only: another event deletes the source, maybe hours later.
+            # Another event deletes the source, maybe hours later.
             with self.locks.hold(job.old_gid, job.new_gid):
-                return copy(self.project, job, archive=self.archive)
+                return self._copy(job)
         if not claim(job):
             return "skipped"
         gid = self.read_gid_of_image(job.id)
@@ -190,7 +206,37 @@ class Indexer:
             return "skipped"
         present = replace(job, new_gid=gid)
         with self.locks.hold(job.old_gid, present.new_gid) as held:
-            return move(self.project, present, archive=self.archive, require_held=held.require)
+            outcome = self._copy(present)
+            if outcome == "done":
+                # Without its locks the delete could remove the only copy: another job may have moved the image back.
+                held.require()
+                file = self.project.image_file(job.old_gid, job.id, job.suffix)
+                self.archive.delete(self.project.bucket(job.old_gid), file)
+                _log.info("Image %d moved from %s to %s", job.id, job.old_gid, present.new_gid)
+            return outcome
+
+    def _copy(self, job: Move) -> JobResult:
+        """Copy an image to its new item; skip it if only the new one exists: a former run stopped after its delete.
+
+        Raises ArchiveNotFound if neither exists, and the other errors of the archive.
+        """
+        if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
+            _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
+            return "skipped"
+        source, target = (
+            (self.project.bucket(gid), self.project.image_file(gid, job.id, job.suffix))
+            for gid in (job.old_gid, job.new_gid)
+        )
+        try:
+            self.archive.copy(self.project, source, target)
+        except ArchiveNotFound as error:
+            if self.archive.exists(*target):
+                _log.info("%s was moved to %s before", "/".join(source), "/".join(target))
+                return "skipped"
+            raise ArchiveNotFound(
+                f"cannot move {'/'.join(source)}: neither it nor {'/'.join(target)} exists; {error}", error.retry_after
+            ) from error
+        return "done"
 
     def _delete(self, job: Delete, claim: Claim) -> JobResult:
         """Delete a file; that of an event unless it is needed again, since a retry may come hours after the event.
@@ -215,68 +261,7 @@ class Indexer:
                     raise ImageInUse(f"{text}, since {why}")
                 _log.info("%s: it was moved back", text)
                 return "skipped"
-            return delete(self.project, job, archive=self.archive)
-
-
-def index(
-    project: Project, entity: Entity, *, archive: Archive, web_service: WebService
-) -> Literal["done", "no metadata"]:
-    """Write the listing and then the metadata of the database's entity; return whether the web service has any.
-
-    Raises the errors of archive and web service.
-    """
-    bucket = project.bucket(entity.gid)
-    json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
-    archive.put(project, bucket, LISTING_FILE, listing(project, entity), content_type=json_type, keep_old=True)
-    metadata = web_service.metadata(project, entity.gid)
-    if metadata is None:
-        return "no metadata"
-    # Old versions are not kept: the metadata can be written again at any time.
-    archive.put(project, bucket, project.metadata_file(entity.gid), metadata, content_type=xml_type)
-    _log.info("%s %s indexed: %d images", project.entity, entity.gid, len(entity.images))
-    return "done"
-
-
-def move(
-    project: Project, job: Move, *, archive: Archive, require_held: Callable[[], None] = lambda: None
-) -> JobResult:
-    """Copy an image to its new item, then delete the old one; skip it if only the new one exists.
-
-    A former run that stopped after its delete leaves only the new one. `require_held` raises an error if the job lost
-    its locks. Another job may have moved the image back then, and the delete would remove the only copy. Raises
-    ArchiveNotFound if neither exists, and the other errors of the archive.
-    """
-    if copy(project, job, archive=archive) == "skipped":
-        return "skipped"
-    require_held()
-    archive.delete(project.bucket(job.old_gid), project.image_file(job.old_gid, job.id, job.suffix))
-    _log.info("Image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
-    return "done"
-
-
-def copy(project: Project, job: Move, *, archive: Archive) -> JobResult:
-    """Copy an image to its new item; skip it if only the new one exists. Raises as `move` does."""
-    if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
-        _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
-        return "skipped"
-    source, target = (
-        (project.bucket(gid), project.image_file(gid, job.id, job.suffix)) for gid in (job.old_gid, job.new_gid)
-    )
-    try:
-        archive.copy(project, source, target)
-    except ArchiveNotFound as error:
-        if archive.exists(*target):
-            _log.info("%s was moved to %s before", "/".join(source), "/".join(target))
-            return "skipped"
-        raise ArchiveNotFound(
-            f"cannot move {'/'.join(source)}: neither it nor {'/'.join(target)} exists; {error}", error.retry_after
-        ) from error
-    return "done"
-
-
-def delete(project: Project, job: Delete, *, archive: Archive) -> JobResult:
-    """Delete an image with its thumbnails, or a listing; skip a file that does not exist."""
-    file = LISTING_FILE if job.id is None else project.image_file(job.gid, job.id, job.suffix)
-    existed = archive.delete(project.bucket(job.gid), file)
-    _log.info("%s/%s %s", project.bucket(job.gid), file, "deleted" if existed else "was deleted before")
-    return "done" if existed else "skipped"
+            file = LISTING_FILE if job.id is None else self.project.image_file(job.gid, job.id, job.suffix)
+            existed = self.archive.delete(self.project.bucket(job.gid), file)
+            _log.info("%s/%s %s", self.project.bucket(job.gid), file, "deleted" if existed else "was deleted before")
+            return "done" if existed else "skipped"

@@ -275,6 +275,7 @@ def test_a_404_of_the_web_service_is_no_deletion_while_the_database_has_the_rele
     assert indexer.breakers.web_service.seconds_open() == 0
     reads = iter([indexer.read_entity(gid), None])
     assert handle(replace(indexer, read_entity=lambda _: next(reads)), Index(gid)) is None
+    assert {path.rpartition("/")[2] for path in server.paths()} == {"index.json"}
 
 
 def test_a_redirect_within_the_archive_is_followed_with_method_and_body(

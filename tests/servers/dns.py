@@ -1,10 +1,13 @@
-"""A DNS server on the loopback address that knows every name below `test.`, and can answer late."""
+"""Names that are this machine: those below `test.` by a DNS server, which can answer late, and others in a process."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import threading
+from typing import Any
+
+import pytest
 
 #: The record types and the class of the answers (RFC 1035).
 _A, _IN = 1, 1
@@ -69,3 +72,13 @@ def answer_to(query: bytes) -> bytes:
     code = 0x8580 | (flags & 0x0100) | (0 if is_ours else 3)
     address = struct.pack(">3HIH4B", 0xC00C, _A, _IN, 0, 4, 127, 0, 0, 1) if is_ours and kind == _A else b""
     return _HEADER.pack(number, code, 1, bool(address), 0, 0) + question + address
+
+
+def resolved_here(monkeypatch: pytest.MonkeyPatch, domain: str) -> None:
+    """Let each name below a domain be this machine, for this process."""
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host: str, *rest: Any, **options: Any) -> Any:
+        return resolve("127.0.0.1" if str(host).endswith(f".{domain}") else host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)

@@ -190,7 +190,10 @@ def test_an_answer_of_the_web_service_that_is_no_complete_metadata_is_an_error(
     assert (type(caught.value), caught.value.permanent) == (kind, False)
 
 
-def test_metadata_are_returned_as_they_came_and_a_missing_entity_has_none() -> None:
+def test_metadata_are_returned_as_they_came_a_missing_entity_has_none_and_a_busy_service_names_its_time() -> None:
+    with pytest.raises(WebServiceUnavailable) as caught:
+        metadata(answer(503, **{"retry-after": "7"}))
+    assert caught.value.retry_after == 7
     assert metadata(answer(200, "<metadata/>", "Application/XML")) == b"<metadata/>"
     assert metadata(answer(404)) is None
 
