@@ -93,13 +93,11 @@ def connect(url: str, *, primary: bool = False, timeout: float = 10.0) -> Iterat
 
 
 #: Connections that this process keeps for its next jobs, and when each was last used, by their URL and `primary`.
+#: There is one for each setting with a URL; threads of one process open others, which are closed.
 _kept: dict[tuple[str, bool], tuple[Connection, float]] = {}
 
 #: Seconds after its last use for which a connection is not checked: within a job.
 _FRESH = 1.0
-
-#: One for each setting with a URL; threads of one process open others, which are closed.
-_MAX_KEPT = 2
 
 # A child must not use the connection of its parent. psycopg leaves the server's session to the parent.
 os.register_at_fork(after_in_child=_kept.clear)
@@ -132,8 +130,6 @@ def kept_connection(url: str, *, primary: bool = True) -> Iterator[Connection]:
                 connection.close()
             else:
                 _kept[key] = connection, time.monotonic()
-            while len(_kept) > _MAX_KEPT:
-                _kept.pop(next(iter(_kept)))[0].close()
 
 
 def is_pooled(connection: Connection) -> bool:
