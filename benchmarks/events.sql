@@ -12,7 +12,6 @@ SELECT
     'Release ' || number,
     1 + number / {releases}
 FROM generate_series(0, {artists} * {releases} - 1) AS number;
-INSERT INTO musicbrainz.release_meta (id) SELECT id FROM musicbrainz.release;
 INSERT INTO musicbrainz.edit (id, close_time) SELECT id, now() FROM musicbrainz.release;
 INSERT INTO cover_art_archive.cover_art (id, release, edit, ordering, mime_type)
 SELECT release.id * {images} + number, release.id, release.id, number, 'image/jpeg'

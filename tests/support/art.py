@@ -45,13 +45,13 @@ class ArtSystem:
     broker: Broker
     environment: Mapping[str, str]
     folder: Path
-    project: Project = COVER_ART
-    producer: str = "outbox"
 
     @contextmanager
-    def worker(self, name: str = "coverart", *, projects: tuple[Project, ...] = (), **options: Any) -> Iterator[Worker]:
-        """Run a worker on the three queues of each project for the block, by default of the system's own."""
-        queues = [queue for project in projects or (self.project,) for queue in queues_of(project)]
+    def worker(
+        self, name: str = "coverart", *, projects: tuple[Project, ...] = (COVER_ART,), **options: Any
+    ) -> Iterator[Worker]:
+        """Run a worker on the three queues of each project for the block."""
+        queues = [queue for project in projects for queue in queues_of(project)]
         with worker(self.environment, self.folder / f"{name}.log", queues=queues, **options) as running:
             yield running
 
@@ -68,12 +68,12 @@ class ArtSystem:
     @property
     def queues(self) -> list[str]:
         """The work queues."""
-        return queues_of(self.project)
+        return queues_of(COVER_ART)
 
     @property
     def failed(self) -> str:
         """The dead set."""
-        return f"{self.project.prefix}.failed"
+        return f"{COVER_ART.prefix}.failed"
 
     def add_releases(self, gids: Sequence[str]) -> None:
         """Add releases with an image each, numbered from 1 on; their messages or events wait to be published."""
@@ -83,18 +83,13 @@ class ArtSystem:
             self.web_service.set_entity("release", gid, f"Volume {number}")
             changes.add_cover(self.database, gid, number)
 
-    def forget_changes(self) -> None:
-        """Forget the messages or events of all changes so far."""
-        table = "amqp.outbox" if self.producer == "outbox" else "artwork_indexer.event_queue"
-        self.database.execute(f"DELETE FROM {table}")
-
     def post(self, kind: str, body: bytes, **properties: Any) -> None:
         """Post a plain message as MusicBrainz would."""
-        self.broker.post(body, exchange=self.project.prefix, key=kind, **properties)
+        self.broker.post(body, exchange=COVER_ART.prefix, key=kind, **properties)
 
     def listing(self, gid: str) -> Any:
         """Return the `index.json` of an item, or None."""
-        data = self.archive.files(self.project.bucket(gid)).get("index.json")
+        data = self.archive.files(COVER_ART.bucket(gid)).get("index.json")
         return None if data is None else json.loads(data)
 
     def images(self, gid: str) -> list[int]:
@@ -116,7 +111,7 @@ class ArtSystem:
     def waiting(self) -> dict[str, int]:
         """Return how many messages are ready in each queue of the project but the dead set, empty ones left out."""
         names = [queue["name"] for queue in self.on_broker("queues")]
-        names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
+        names = [name for name in names if name.startswith(f"{COVER_ART.prefix}.") and name != self.failed]
         return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
 
 
@@ -157,7 +152,7 @@ def art_system(
         }
         places |= {"ART_EVENT_QUEUE_URL": database_url} if producer == "event_queue" else {}
         ours = {**environment, **places, **BRIEF, **more}
-        yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder, producer=producer)
+        yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder)
     for log in folder.glob("*.log"):
         assert SECRET_KEY not in log.read_text(errors="replace"), f"{log.name} has the secret key"
 

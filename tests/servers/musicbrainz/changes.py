@@ -41,9 +41,7 @@ def add_release(db: Db, name: str, artist: int, *, gid: str | None = None) -> st
             SELECT credit.id, 0, artist.id, artist.name FROM credit, musicbrainz.artist WHERE artist.id = %(artist)s
         ), added AS (
             INSERT INTO musicbrainz.release (gid, name, artist_credit)
-            SELECT coalesce(%(gid)s, gen_random_uuid()), %(name)s, credit.id FROM credit RETURNING id, gid
-        ), meta AS (
-            INSERT INTO musicbrainz.release_meta (id) SELECT id FROM added
+            SELECT coalesce(%(gid)s, gen_random_uuid()), %(name)s, credit.id FROM credit RETURNING gid
         )
         SELECT gid::text FROM added
         """,

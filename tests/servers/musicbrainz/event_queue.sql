@@ -72,11 +72,3 @@ LANGUAGE sql AS $$
     )
     RETURNING id
 $$;
-
--- The first date of a release, which another trigger keeps: only its rows matter here.
-CREATE TABLE musicbrainz.release_first_release_date (
-    release integer PRIMARY KEY REFERENCES musicbrainz.release ON DELETE CASCADE,
-    year smallint,
-    month smallint,
-    day smallint
-);

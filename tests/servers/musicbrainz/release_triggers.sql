@@ -1,4 +1,4 @@
--- What else publishes for releases: the names of their artists, and their labels.
+-- What else publishes for releases: the names of their artists.
 
 -- One message for each image, not for each release: the real producer joins with the images, and repeats itself.
 CREATE FUNCTION cover_art_archive.artist_renamed() RETURNS trigger
@@ -20,14 +20,3 @@ $$;
 CREATE TRIGGER artist_renamed AFTER UPDATE ON musicbrainz.artist
 FOR EACH ROW WHEN (OLD.name <> NEW.name OR OLD.sort_name <> NEW.sort_name)
 EXECUTE FUNCTION cover_art_archive.artist_renamed();
-
-CREATE FUNCTION cover_art_archive.label_changed() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM cover_art_archive.publish_index(NEW.release);
-    RETURN NULL;
-END
-$$;
-
-CREATE TRIGGER label_changed AFTER INSERT OR UPDATE ON musicbrainz.release_label
-FOR EACH ROW EXECUTE FUNCTION cover_art_archive.label_changed();
