@@ -284,8 +284,12 @@ def test_hooks_and_signals_surround_each_run_and_the_caller_sees_its_states(benc
     eventually(lambda: lines(journal) == run, f"{lines(journal)}", seconds=ENDED)
 
 
-def test_messages_that_are_no_task_are_signalled(bench: Bench, journal: str, tmp_path: Path) -> None:
-    canvas_app.app.send_task("shop.unknown", (journal,))
+def test_messages_that_are_no_task_are_signalled_and_one_of_an_unknown_task_fails(
+    bench: Bench, journal: str, tmp_path: Path
+) -> None:
+    result = canvas_app.app.send_task("shop.unknown", (journal,))
+    with pytest.raises(ApplicationError, match=r"task 'shop\.unknown' is not registered"):
+        result.get(timeout=ENDED)
     eventually(lambda: "task_unknown shop.unknown" in lines(journal), f"{lines(journal)}", seconds=ENDED)
     strange = str(tmp_path / "strange")
     with canvas_app.app.producer_or_acquire() as producer:

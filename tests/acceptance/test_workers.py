@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from kombu import Connection
 
 from app.private_services import Urls
-from config.settings import Settings
+from config.settings import ROOT, Settings
 from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
@@ -21,6 +24,20 @@ from tests.support.waiting import eventually
 from tests.support.worker import Worker, start
 
 pytestmark = pytest.mark.acceptance
+
+UNKEPT = """
+from celery import Celery
+from kombu import Queue
+from app.broker.worker.install import install
+from app.broker.policies.registry import RetryPolicies
+from app.broker.policies.x_death import XDeath
+
+orders = XDeath("orders")
+policies = RetryPolicies({"orders": orders}, default=orders)
+app = Celery("mine", broker="amqp://127.0.0.1:1//")
+app.conf.task_queues = [*policies.work_queues(), Queue("mail")]
+install(app, policies)
+"""
 
 
 def test_few_messages_completed_behind_a_long_one_come_back_when_the_worker_is_killed(
@@ -166,3 +183,14 @@ def test_a_message_that_kills_its_workers_is_dead_lettered_and_its_neighbours_ar
         [dead] = broker.take(dead_set)
     assert (dead.headers["id"], dead.headers["perennial-reason"]) == ("killer", "delivery-limit")
     assert runs(killer) == 3
+
+
+def test_a_worker_does_not_start_with_a_queue_whose_rejected_messages_the_broker_drops(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(UNKEPT)
+    command = [sys.executable, "-m", "celery", "-A", "mine", "worker", "--queues=mail", "--pool=solo"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "queue mail: its policy x_death rejects" in done.stderr
