@@ -27,8 +27,7 @@ from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
 from tests.support.corner import environment_of, own_vhost, settings_for
-from tests.support.kill import discard
-from tests.support.killable import Killable
+from tests.support.kill import Killable, discard
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -16,7 +16,7 @@ from tests.servers.archive import ArchiveServer
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner, art_system
 from tests.support.corner import environment_of
-from tests.support.killable import Killable
+from tests.support.kill import Killable
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance

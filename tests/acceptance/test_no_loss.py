@@ -17,7 +17,7 @@ from app.private_services import Urls
 from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
-from tests.support.killable import Killable
+from tests.support.kill import Killable
 from tests.support.shop_worker import post, runs, shop_worker
 from tests.support.waiting import eventually
 from tests.support.worker import Worker

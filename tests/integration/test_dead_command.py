@@ -24,7 +24,7 @@ from config.settings import ROOT, Settings
 from tests.support.broker import Broker
 from tests.support.command import as_process_with
 from tests.support.dead import failed_delivery, failure
-from tests.support.decisions import carry_out_one
+from tests.support.deliveries import carry_out_one
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from app.broker.worker.failures import FailureHandler, UnackedMessage
 from tests.support.broker import Broker
 from tests.support.clock import HandTimer
 from tests.support.deliveries import FAILURE, delivery
-from tests.support.descriptors import no_free_descriptors
+from tests.support.limits import no_free_descriptors
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -34,7 +34,7 @@ from tests.support.broker import Broker
 from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
-from tests.support.decisions import carry_out_one
+from tests.support.deliveries import carry_out_one
 from tests.support.operators import READ_PASSWORD, VARIABLES, OperatorAtPage, operated, text_of, with_operators
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually

@@ -29,8 +29,8 @@ from tasks.site import crawl, index, index_and_crawl
 from tasks.ticks import tick
 from tasks.timers import reset_timer, start_timer
 from tests.servers.site import Answer, Request, Site, page, reply
-from tests.support.full_disk import full_disk
 from tests.support.hung_disk import hung_disk
+from tests.support.limits import full_disk
 from tests.support.proxy import Proxy
 from tests.support.task_context import task_context
 from tests.support.waiting import eventually

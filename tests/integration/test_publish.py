@@ -23,8 +23,7 @@ from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.carry_out import Disposition
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.decisions import carry_out_one
-from tests.support.deliveries import FAILURE, delivery
+from tests.support.deliveries import FAILURE, carry_out_one, delivery
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 

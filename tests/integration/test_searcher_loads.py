@@ -31,7 +31,7 @@ from app.storage.folder import FolderStore
 from app.storage.layout import frames_prefix
 from tests.packs import page, publish, write_pack
 from tests.support.forked import context
-from tests.support.full_disk import full_disk
+from tests.support.limits import full_disk
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
 

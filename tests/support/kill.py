@@ -1,12 +1,14 @@
-"""SIGKILL for private services."""
+"""SIGKILL for private services, and those that a test may kill and start again."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from app import private_services as private
 from app.private_services.service import reap
 from config.settings import Settings
 from tests.support.waiting import eventually
@@ -28,6 +30,27 @@ def kill(program: str, folder: Path) -> None:
     for process in found:
         process.kill()
         process.wait(60)
+
+
+@dataclass(frozen=True, slots=True)
+class Killable:
+    """Services to be killed. `settings` are those of an application with a vhost and an empty Redis of its own."""
+
+    settings: Settings
+    _private: Settings
+
+    def kill(self, program: str) -> None:
+        """SIGKILL `beam.smp`, which is RabbitMQ, or `redis-server`."""
+        kill(program, self._private.data_dir)
+
+    def start(self) -> None:
+        """Start what does not run, on its data."""
+        private.up(self._private)
+
+    def restart(self) -> None:
+        """Stop both in order and start them again."""
+        private.down(self._private)
+        private.up(self._private)
 
 
 def discard(settings: Settings) -> None:

@@ -31,7 +31,7 @@ from app.redis_state.outage import is_outage
 from app.web.problems import PROBLEMS
 from config.settings import Settings
 from tasks import timers
-from tests.support.descriptors import no_free_descriptors
+from tests.support.limits import no_free_descriptors
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

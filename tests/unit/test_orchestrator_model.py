@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,9 +15,8 @@ from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.copies import Copies
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack, Placement
 from app.cluster.placement.place import place
-from app.cluster.protocol import Load, Routes, SearcherReport, Unload
+from app.cluster.protocol import Load, OrderOutcome, PackVersion, Routes, SearcherReport, Unload
 from tests.packs import version_of
-from tests.support.fake_searcher import FakeSearcher
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +40,51 @@ DOMAINS = ("p.example", "q.example", "r.example", "s.example")
 CAPACITIES = (40, 100, 100, 200)
 sizes = st.integers(1, 60)
 seeds = st.integers(0, 2**16)
+
+
+@dataclass
+class FakeSearcher:
+    """A searcher that executes its orders as far as it can."""
+
+    name: str
+    capacity: int
+    held: dict[str, PackVersion] = field(default_factory=dict)
+    jobs: list[Load | Unload] = field(default_factory=list)
+    inbox: list[tuple[float, Load | Unload]] = field(default_factory=list)
+    seq: int = 0
+    changes: int = 0
+    beat_at: float = 0.0
+    lost: int = 0
+    leaving: bool = False
+
+    @property
+    def free(self) -> int:
+        return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
+
+    def heartbeat(self) -> SearcherReport:
+        self.seq += 1
+        return SearcherReport(
+            searcher_id=self.name,
+            seq=self.seq,
+            changes=self.changes,
+            free_space=self.free,
+            capacity=self.capacity,
+            leaving=self.leaving,
+            loading=tuple(job.sha256 for job in self.jobs if isinstance(job, Load)),
+        )
+
+    def registration(self) -> SearcherReport:
+        return replace(self.heartbeat(), pack_versions=tuple(self.held.values()))
+
+    def outcome(self, job: Load | Unload, reason: str) -> OrderOutcome:
+        report, held = replace(self.heartbeat(), loading=None), self.held.get(job.domain)
+        return OrderOutcome(report=report, domain=job.domain, sha256=job.sha256, reason=reason, held=held)
+
+    def hold(self, domain: str, version: PackVersion | None) -> None:
+        self.changes += 1
+        self.held.pop(domain, None)
+        if version is not None:
+            self.held[domain] = version
 
 
 class World(RuleBasedStateMachine):
