@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import amqp
 import redis
@@ -20,16 +19,14 @@ from app.errors import SearchUnavailable
 from app.messages.dead_sets import dead_sets, domain_of, payload_of, task_of
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json
-from app.storage.store import ObjectStore
 from app.text.lines import without_ends
 from app.timers.timers import Timers
 from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS, TICK
-from config.settings import Settings
 from tests.chaos.ledger import Letter, PackRecord, Remains
 from tests.chaos.sites import SitePlan
 from tests.packs import fetch_pack
-from tests.support.broker import Broker
+from tests.support.clients import SystemClients
 
 #: Seconds between two checks for a new pack: less than a domain's timer, so that no generation is missed.
 PAUSE = 0.1
@@ -38,44 +35,10 @@ PAUSE = 0.1
 AWAY = (ApplicationError, amqp.AMQPError, redis.RedisError, OSError)
 
 
-class Processes(Protocol):
-    """What runs the processes of a system."""
-
-    def log(self, name: str) -> str:
-        """Return what a process has printed."""
-
-    def not_running(self) -> list[str]:
-        """Return the names of the processes that do not run now."""
-
-
-class Observed(Protocol):
-    """A running system, as records are collected from it."""
-
-    @property
-    def settings(self) -> Settings:
-        """Settings that reach its services."""
-
-    @property
-    def store(self) -> ObjectStore:
-        """Its object store."""
-
-    @property
-    def broker(self) -> Broker:
-        """A plain client of its broker."""
-
-    @property
-    def redis(self) -> redis.Redis:
-        """A client of its Redis."""
-
-    @property
-    def keeper(self) -> Processes:
-        """What runs its processes."""
-
-
 class PackWatch:
     """Keeps a record of every generation of the packs of some domains."""
 
-    def __init__(self, system: Observed, domains: Sequence[str], folder: Path) -> None:
+    def __init__(self, system: SystemClients, domains: Sequence[str], folder: Path) -> None:
         self._system = system
         self._domains = domains
         self._folder = folder
@@ -121,7 +84,7 @@ class Observer:
     `sites` are the sites of the round by domain.
     """
 
-    def __init__(self, system: Observed, sites: Mapping[str, SitePlan]) -> None:
+    def __init__(self, system: SystemClients, sites: Mapping[str, SitePlan]) -> None:
         self._system = system
         self._sites = sites
         self._client = ClusterSearchClient.of(system.settings)
@@ -129,7 +92,7 @@ class Observer:
 
     def start(self) -> None:
         """Begin to observe: what the worker has printed before is not of this round."""
-        self._log_before = len(self._system.keeper.log("worker"))
+        self._log_before = len(self._system.log("worker"))
 
     def close(self) -> None:
         """Close the connection of the search client."""
@@ -155,7 +118,7 @@ class Observer:
             timers=[domain for domain in self._sites if timers.running(domain)],
             open_messages={domain: frontier.open_messages(domain) for domain in self._sites},
             queued=self._queued(),
-            not_running=self._system.keeper.not_running(),
+            not_running=self._system.not_running(),
             ended=tuple(ended),
             unserved=self._unserved(packs),
             open_urls={
@@ -167,7 +130,7 @@ class Observer:
         )
 
     def _published_again(self) -> list[str]:
-        lines = self._system.keeper.log("worker")[self._log_before :].splitlines()
+        lines = self._system.log("worker")[self._log_before :].splitlines()
         return [line for line in lines if "are published again:" in line]
 
     def _stored_of(self, domain: str) -> dict[str, str]:
@@ -193,7 +156,7 @@ class Observer:
 
 
 @contextmanager
-def watched_packs(system: Observed, domains: Sequence[str], folder: Path) -> Iterator[PackWatch]:
+def watched_packs(system: SystemClients, domains: Sequence[str], folder: Path) -> Iterator[PackWatch]:
     """Watch the packs of some domains during the block."""
     watch = PackWatch(system, domains, folder)
     watch.start()

@@ -125,9 +125,15 @@ class System(SystemClients):
         address = f"{self.settings.broker_api}health/checks/local-alarms"
         return requests.get(address, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE
 
+    def log(self, name: str) -> str:
+        return self.keeper.log(name)
+
+    def not_running(self) -> list[str]:
+        return self.keeper.not_running()
+
     def logs(self, lines: int = 8) -> str:
         """Return the last lines of every log."""
-        tails = {name: self.keeper.log(name).splitlines()[-lines:] for name in self.keeper.names}
+        tails = {name: self.log(name).splitlines()[-lines:] for name in self.keeper.names}
         return "\n".join(f"{name}:\n  " + "\n  ".join(tail) for name, tail in tails.items())
 
 

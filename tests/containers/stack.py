@@ -141,13 +141,6 @@ class Stack(SystemClients):
         """Let the failing page of a site answer."""
         requests.post(f"http://127.0.0.1:{self.env[site]}{REPAIR}", timeout=30).raise_for_status()
 
-    # What the records of `make chaos` are collected from
-
-    @property
-    def keeper(self) -> Stack:
-        """What runs the processes."""
-        return self
-
     def log(self, name: str) -> str:
         """Return what the containers of a service have printed."""
         return self.compose("logs", "--no-color", name)

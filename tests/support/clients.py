@@ -1,6 +1,10 @@
-"""Plain clients of the store and the broker of a system that a test has started."""
+"""A system that a test has started, as its clients and its operators see it."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from redis import Redis
 
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
@@ -8,11 +12,20 @@ from config.settings import Settings
 from tests.support.broker import Broker
 
 
-class SystemClients:
-    """What a system of these settings is looked at with."""
+class SystemClients(ABC):
+    """What a system is looked at with; `settings` and `redis` reach its services."""
 
     __slots__ = ()
     settings: Settings
+    redis: Redis
+
+    @abstractmethod
+    def log(self, name: str) -> str:
+        """Return what a process has printed, also before it was started again."""
+
+    @abstractmethod
+    def not_running(self) -> list[str]:
+        """Return the names of the processes that do not run now."""
 
     @property
     def store(self) -> ObjectStore:
