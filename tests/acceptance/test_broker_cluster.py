@@ -19,7 +19,7 @@ from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.operations.doctor.checks import run_checks
 from config.settings import Settings
-from tests.servers.site import Answer, Request, Site, Wire, in_letters, page
+from tests.servers.site import Site, in_letters, late, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, settings_for
 from tests.support.fleet import Fleet, fleet, ready
@@ -82,17 +82,11 @@ def crew_of(settings: Settings, folder: Path) -> Iterator[Crew]:
 def ring() -> Site:
     """Return a site of pages that link to a few further ones."""
 
-    def slow(answer: Answer) -> Answer:
-        def after_a_pause(request: Request, wire: Wire) -> None:
-            wire.pause(PAGE_SECONDS)
-            answer(request, wire)
-
-        return after_a_pause
-
     def links(number: int) -> list[str]:
         return [f"/{(number + step) % PAGES}" for step in (1, 7, 31)]
 
-    routes = {f"/{each}": slow(page(f"Page {each}", in_letters(each), links=links(each))) for each in range(PAGES)}
+    pages = {f"/{each}": page(f"Page {each}", in_letters(each), links=links(each)) for each in range(PAGES)}
+    routes = {path: late(PAGE_SECONDS, answer) for path, answer in pages.items()}
     return Site({**routes, "/": page("Home", "more words", links=["/0"])})
 
 

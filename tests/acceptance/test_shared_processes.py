@@ -29,7 +29,7 @@ from app.counters import (
 )
 from app.crawl.page import MOST_PAGES
 from app.private_services import Urls
-from tests.servers.site import Answer, Request, Site, Wire, page
+from tests.servers.site import Request, Site, Wire, late, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.shop_worker import post, runs, shop_worker
@@ -43,16 +43,6 @@ pytestmark = pytest.mark.acceptance
 GROUP = MAX_TOGETHER
 #: A tick may be in work whenever the counts are read.
 CRAWL_TASKS = ("site.page", "site.index", "site.crawl")
-
-
-def after(seconds: float, then: Answer) -> Answer:
-    """Answer as `then`, some seconds later."""
-
-    def answer(request: Request, wire: Wire) -> None:
-        threading.Event().wait(seconds)
-        then(request, wire)
-
-    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +173,7 @@ def test_every_page_is_stored_and_every_run_counted_though_pool_processes_are_ki
     # Texts that differ in more than digits: no budget stops the crawl.
     words = ["".join(letters) for letters in itertools.product("abcdefghij", repeat=2)]
     leaves = [f"/{word}" for word in words]
-    routes = {f"/{word}": after(0.02, page(word, f"All about {word} and {word * 3}")) for word in words}
+    routes = {f"/{word}": late(0.02, page(word, f"All about {word} and {word * 3}")) for word in words}
     kills, begins = 0, threading.Event()
 
     def home(request: Request, wire: Wire) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tests.servers.site import Answer, Request, Site, Wire, failure, in_turn, page, redirect, robots
+from tests.servers.site import Answer, Request, Site, Wire, failure, in_turn, late, page, redirect, robots
 
 #: `flaky` fails twice and then succeeds, `dead` always fails, `missing` is a 404.
 PageKind = Literal["plain", "flaky", "slow", "dead", "redirect", "missing"]
@@ -160,7 +160,7 @@ def answer_of(planned: PlannedPage, domain: str, note: Callable[[Get], None]) ->
         case "flaky":
             return in_turn(*[noted(503, failure(503))] * FLAKY_FAILURES, good)
         case "slow":
-            return _delayed(good)
+            return late(SLOW, good)
         case "dead":
             return noted(500, failure(500))
         case "redirect":
@@ -169,11 +169,3 @@ def answer_of(planned: PlannedPage, domain: str, note: Callable[[Get], None]) ->
             return noted(404, failure(404))
         case _:
             return good
-
-
-def _delayed(answer: Answer) -> Answer:
-    def answer_late(request: Request, wire: Wire) -> None:
-        wire.pause(SLOW)
-        answer(request, wire)
-
-    return answer_late

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
 from tests.servers.faults import Faults
-from tests.servers.site import Answer, Request, Site, Wire, failure, reply
+from tests.servers.site import Answer, Request, Site, failure, reply
 
 XML = "application/xml; charset=utf-8"
 _NAMESPACE = "http://musicbrainz.org/ns/mmd-2.0#"
@@ -60,16 +60,6 @@ class MusicBrainz(Site):
 def busy(retry_after: str = "5") -> Answer:
     """Answer that too many requests come in."""
     return failure(503, retry_after=retry_after)
-
-
-def slow(seconds: float, then: Answer) -> Answer:
-    """Answer after `seconds`."""
-
-    def answer(request: Request, wire: Wire) -> None:
-        wire.pause(seconds)
-        then(request, wire)
-
-    return answer
 
 
 def _error(status: int, text: str) -> Answer:

@@ -128,6 +128,16 @@ def in_turn(*answers: Answer) -> Answer:
     return answer
 
 
+def late(seconds: float, then: Answer) -> Answer:
+    """Answer as `then`, some seconds later."""
+
+    def answer(request: Request, wire: Wire) -> None:
+        wire.pause(seconds)
+        then(request, wire)
+
+    return answer
+
+
 def with_etag(etag: str, then: Answer) -> Answer:
     """Answer 304 to a request that has this ETag, else as `then` (which should send the ETag)."""
     unchanged = reply(b"", status=304, content_type="", headers={"ETag": etag})
@@ -151,7 +161,7 @@ class Site:
     """A site of scripted answers: `with Site({"/": page("Home", "text", links=["/a"])}) as site: ...`.
 
     A route is a path, with or without its query; the longer one wins. Anything else is a 404.
-    `before`, given here or set later, is called with each request before it is answered (to count, to wait, ...).
+    A test may set `before`, which is called with each request before it is answered (to count, to wait, ...).
     `port` is that of a site which was there before; else it is a free one. `address` is another one in a container.
     """
 
@@ -159,12 +169,11 @@ class Site:
         self,
         routes: Mapping[str, Answer] | None = None,
         *,
-        before: Callable[[Request], None] | None = None,
         port: int = 0,
         address: str = "127.0.0.1",
     ) -> None:
         self._routes = dict(routes or {})
-        self.before = before
+        self.before: Callable[[Request], None] | None = None
         self._requests: list[Request] = []
         self._lock = threading.Lock()
         self._address = address
