@@ -13,15 +13,12 @@ from pathlib import Path
 import psycopg
 
 from app import private_services as services
-from app.coverart.project import COVER_ART
 from app.private_services import install
 from config.settings import Settings
 from demo.run import wait_for
 from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_status, uninterrupted_stop
 from tests.demo_caa.comparison import Row
-from tests.demo_caa.events import DemoEvent, Events, short
-from tests.demo_caa.screen import CaaScreen
-from tests.demo_caa.servers import observe
+from tests.demo_caa.screen import CaaScreen, DemoEvent, Events, observe, short
 from tests.demo_caa.story import CaaStory, Stage
 from tests.demo_caa.tap import MessageTap
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
@@ -143,8 +140,6 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
     )
     return Stage(
         settings=settings,
-        environment=dict(os.environ),
-        project=COVER_ART,
         database_url=database_url,
         archive=archive,
         web_service=web_service,
@@ -155,7 +150,7 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
 
 
 def _story(stack: ExitStack, stage: Stage) -> CaaStory:
-    tap = stack.enter_context(MessageTap(stage.settings, stage.project, stage.events.add))
+    tap = stack.enter_context(MessageTap(stage.settings, stage.events.add))
     stack.enter_context(relay.running(stage.database_url, stage.settings.broker, poll=0.1))
     connection = stack.enter_context(psycopg.connect(stage.database_url, autocommit=True))
     return CaaStory(stage, tap, connection)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from app.coverart import musicbrainz
-from app.coverart.project import LISTING_FILE, Project, listing
+from app.coverart.project import COVER_ART, LISTING_FILE, listing
 from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz_ws import metadata
 
@@ -39,33 +39,28 @@ class Row:
         return ", ".join(parts) or "nothing"
 
 
-def compare(
-    database_url: str, project: Project, archive: ArchiveServer, gids: Sequence[str], pictures: Mapping[int, bytes]
-) -> list[Row]:
+def compare(database_url: str, archive: ArchiveServer, gids: Sequence[str], pictures: Mapping[int, bytes]) -> list[Row]:
     """Return a row for each gid. `pictures` are the images that users uploaded, by their ids."""
+    rows = []
     with musicbrainz.connect(database_url) as connection:
-        return [_row(project, gid, archive, _expected(connection, project, gid, pictures)) for gid in gids]
-
-
-def _row(project: Project, gid: str, archive: ArchiveServer, expected: dict[str, bytes]) -> Row:
-    found = {
-        name: data
-        for name, data in archive.files(project.bucket(gid)).items()
-        if not name.startswith("history/") and "_thumb" not in name
-    }
-    if not expected:
-        # No message asks for the deletion of an item's metadata, so that these stay.
-        found.pop(project.metadata_file(gid), None)
-    return Row(gid, expected, found)
+        for gid in gids:
+            expected = _expected(connection, gid, pictures)
+            files = archive.files(COVER_ART.bucket(gid)).items()
+            found = {name: data for name, data in files if not name.startswith("history/") and "_thumb" not in name}
+            if not expected:
+                # No message asks for the deletion of an item's metadata, so that these stay.
+                found.pop(COVER_ART.metadata_file(gid), None)
+            rows.append(Row(gid, expected, found))
+    return rows
 
 
 def _expected(
-    connection: psycopg.Connection[tuple[Any, ...]], project: Project, gid: str, pictures: Mapping[int, bytes]
+    connection: psycopg.Connection[tuple[Any, ...]], gid: str, pictures: Mapping[int, bytes]
 ) -> dict[str, bytes]:
-    entity = musicbrainz.entity(connection, project, gid)
+    entity = musicbrainz.entity(connection, COVER_ART, gid)
     if entity is None or entity.gid != gid:
         return {}
     named = connection.execute("SELECT name FROM musicbrainz.release WHERE gid = %s", (gid,)).fetchone()
-    images = {project.image_file(gid, image.id, image.suffix): pictures[image.id] for image in entity.images}
-    described = metadata(project.entity, gid, str(named[0] if named else ""))
-    return {LISTING_FILE: listing(project, entity), project.metadata_file(gid): described, **images}
+    images = {COVER_ART.image_file(gid, image.id, image.suffix): pictures[image.id] for image in entity.images}
+    described = metadata(COVER_ART.entity, gid, str(named[0] if named else ""))
+    return {LISTING_FILE: listing(COVER_ART, entity), COVER_ART.metadata_file(gid): described, **images}

@@ -1,20 +1,103 @@
-"""How the demo is shown: coloured lines on a terminal, and plain ones elsewhere."""
+"""What happens while the demo runs, in the order in which it is seen, and how it is shown."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
 from demo.display import printable
 from tests.demo_caa.comparison import Row
-from tests.demo_caa.events import DemoEvent, short
+from tests.servers.site import Answer, Request, Site, Wire
 
+_GID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 #: Width of the column of labels.
 _LABEL = 9
 _COLOURS = {"retry": "yellow", "failed": "red", "refused": "red", "SQL": "cyan", "equal": "green", "$": "bold"}
+
+#: Called with a request and the status that it is about to be answered with.
+Note = Callable[[Request, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEvent:
+    """One thing that happened. `label` is one short word."""
+
+    label: str
+    text: str
+
+
+class Events:
+    """Takes events from any thread, and gives them out in their order."""
+
+    def __init__(self) -> None:
+        self._events: list[DemoEvent] = []
+        self._lock = threading.Lock()
+        self.last = time.monotonic()
+
+    def add(self, event: DemoEvent) -> None:
+        """Note an event."""
+        with self._lock:
+            self._events.append(event)
+            self.last = time.monotonic()
+
+    def take(self) -> list[tuple[DemoEvent, int]]:
+        """Remove and return what happened since, equal ones in a row as one with their number."""
+        with self._lock:
+            taken, self._events = self._events, []
+        counted: list[tuple[DemoEvent, int]] = []
+        for event in taken:
+            if counted and counted[-1][0] == event:
+                counted[-1] = (event, counted[-1][1] + 1)
+            else:
+                counted.append((event, 1))
+        return counted
+
+
+def short(text: str) -> str:
+    """Return a text in which of each gid the beginning is left."""
+    return _GID.sub(r"\1…", text)
+
+
+def observe(server: Site, note: Note) -> None:
+    """Have a server report each request before it answers: what comes of the answer comes later."""
+    route = server.route
+
+    def noted(request: Request) -> Answer:
+        answer = route(request)
+        return lambda request, wire: answer(request, _Noting(wire, lambda status: note(request, status)))
+
+    server.route = noted  # type: ignore[method-assign]
+
+
+class _Noting(Wire):
+    """A wire that reads the status from the first bytes."""
+
+    def __init__(self, wire: Wire, note: Callable[[int], None]) -> None:
+        self.connection = wire.connection
+        self._wire = wire
+        self._tell: Callable[[int], None] | None = note
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        if self._tell is not None:
+            self._tell(int(data.split(b" ", 2)[1]))
+            self._tell = None
+        self._wire.send(data)
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        self._wire.pause(seconds)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._wire.close()
 
 
 class CaaScreen:

@@ -7,20 +7,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kombu import Connection
 
-from app.coverart.project import LISTING_FILE, Project
+from app.coverart.project import COVER_ART, LISTING_FILE
 from app.errors import DemoFailed
 from config.routes import art_routes
 from config.settings import ROOT, Settings
 from demo.supervisor import Supervisor
 from tests.demo_caa.comparison import Row, compare
-from tests.demo_caa.events import DemoEvent, Events, short
-from tests.demo_caa.screen import CaaScreen
+from tests.demo_caa.screen import CaaScreen, DemoEvent, Events, short
 from tests.demo_caa.tap import MessageTap
 from tests.servers.archive import ArchiveServer, error
 from tests.servers.musicbrainz import changes, database
@@ -30,6 +29,8 @@ from tests.servers.musicbrainz_ws import MusicBrainz
 KEPT, MERGED, DELETED = (f"{name}000000-0000-4000-8000-000000000001" for name in ("a1", "b2", "c3"))
 _TITLES = {KEPT: "Blue Train", MERGED: "Blue Train (reissue)", DELETED: "Giant Steps"}
 _IMAGES = {KEPT: (101, 102), MERGED: (201,), DELETED: (301,)}
+#: The path of the listing that the archive refuses for a while.
+_LISTING = f"/{COVER_ART.bucket(KEPT)}/{LISTING_FILE}"
 
 #: Seconds between two looks, of quiet at the end of a chapter (beyond the window), and without any event at all.
 _PAUSE, _QUIET, _PATIENCE = 0.05, 0.5, 120.0
@@ -51,8 +52,6 @@ class Stage:
     """Everything that the story plays on."""
 
     settings: Settings
-    environment: Mapping[str, str]
-    project: Project
     database_url: str
     archive: ArchiveServer
     web_service: MusicBrainz
@@ -88,7 +87,7 @@ class CaaStory:
     def rows(self) -> list[Row]:
         """Return what each item should be and is."""
         stage = self.stage
-        return compare(stage.database_url, stage.project, stage.archive, list(_TITLES), self.pictures)
+        return compare(stage.database_url, stage.archive, list(_TITLES), self.pictures)
 
     def _insert(self) -> int:
         self._heading("1. Three releases get their images")
@@ -107,21 +106,19 @@ class CaaStory:
     def _change(self) -> None:
         self._heading("2. A release is renamed, and the archive fails once")
         self._fault("the next PUT of this index.json is answered with 400")
-        self.stage.archive.faults.add(_REFUSED, method="PUT", path=_listing_path(self.stage.project, KEPT))
+        self.stage.archive.faults.add(_REFUSED, method="PUT", path=_LISTING)
         title = "Blue Train (1957)"
         self._sql(f"UPDATE release {KEPT}: another name; UPDATE image 101: a comment")
         with self.database.transaction():
             self._publish_title(KEPT, title)
-            changes.rename(self.database, self.stage.project, KEPT, title)
-            changes.comment_on(self.database, self.stage.project, 101, "first pressing")
+            changes.rename(self.database, COVER_ART, KEPT, title)
+            changes.comment_on(self.database, COVER_ART, 101, "first pressing")
         self._settle("the renamed release")
 
     def _rename(self, artist: int) -> None:
         self._heading("3. An artist is renamed, and the archive refuses one release for a while")
         self._fault("every PUT of this index.json is answered with 400")
-        self.stage.archive.faults.add(
-            _REFUSED, method="PUT", path=_listing_path(self.stage.project, KEPT), times=1_000_000
-        )
+        self.stage.archive.faults.add(_REFUSED, method="PUT", path=_LISTING, times=1_000_000)
         self._sql("UPDATE artist: another name; all three releases are theirs")
         with self.database.transaction():
             changes.rename_artist(self.database, artist, "John Coltrane")
@@ -143,14 +140,14 @@ class CaaStory:
         self._heading("5. One release is merged into another")
         self._sql(f"merge {MERGED} into {KEPT}")
         with self.database.transaction():
-            changes.merge(self.database, self.stage.project, MERGED, KEPT)
+            changes.merge(self.database, COVER_ART, MERGED, KEPT)
         self._settle("the merged release")
 
     def _delete(self) -> None:
         self._heading("6. A release is deleted")
         self._sql(f"DELETE release {DELETED}")
         with self.database.transaction():
-            changes.delete(self.database, self.stage.project, DELETED)
+            changes.delete(self.database, COVER_ART, DELETED)
         self._settle("the deleted release")
 
     def _use_event_queue(self) -> None:
@@ -159,19 +156,18 @@ class CaaStory:
         database.queue_events(self.stage.database_url)
         self._sql("DELETE image 201; its row must be completed before that of the new index.json runs")
         del self.pictures[201]
-        changes.remove_art(self.database, self.stage.project, 201)
+        changes.remove_art(self.database, COVER_ART, 201)
         self._settle("the release with one image less")
         for number, action, state in self.database.execute(_EVENTS):
             self.stage.screen.event(DemoEvent("event", f"{number}: {action}, {state}"))
 
     def _upload(self, gid: str, image: int) -> None:
-        project = self.stage.project
         self.pictures[image] = f"picture {image}".encode()
-        self.stage.archive.upload(project.bucket(gid), project.image_file(gid, image, "jpg"), self.pictures[image])
+        self.stage.archive.upload(COVER_ART.bucket(gid), COVER_ART.image_file(gid, image, "jpg"), self.pictures[image])
 
     def _publish_title(self, gid: str, title: str) -> None:
         """Have the web service tell a release's name, as it would once the transaction is over."""
-        self.stage.web_service.set_entity(self.stage.project.entity, gid, title)
+        self.stage.web_service.set_entity(COVER_ART.entity, gid, title)
 
     def _heading(self, text: str) -> None:
         self.stage.screen.heading(text)
@@ -188,7 +184,6 @@ class CaaStory:
         done = subprocess.run(
             [sys.executable, "-m", "app.cli.main", *arguments],
             cwd=ROOT,
-            env=dict(self.stage.environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -236,8 +231,11 @@ class CaaStory:
 
     def _depths(self) -> list[int]:
         """Return the depths of the work queues, of the retry queue, and of the dead set."""
-        prefix = self.stage.project.prefix
-        names = [*(route.queue for route in art_routes(prefix)), f"{prefix}.retry", f"{prefix}.failed"]
+        names = [
+            *(route.queue for route in art_routes(COVER_ART.prefix)),
+            f"{COVER_ART.prefix}.retry",
+            f"{COVER_ART.prefix}.failed",
+        ]
         return [declared.message_count for declared in self._declared(names)]
 
     def _declared(self, names: list[str]) -> list[Any]:
@@ -246,7 +244,7 @@ class CaaStory:
 
     def _await_worker(self) -> None:
         deadline = time.monotonic() + _PATIENCE
-        queues = [route.queue for route in art_routes(self.stage.project.prefix)]
+        queues = [route.queue for route in art_routes(COVER_ART.prefix)]
         while not all(declared.consumer_count for declared in self._declared(queues)):
             if time.monotonic() > deadline:
                 raise DemoFailed(f"waited {_PATIENCE:.0f} s for a worker; {self.stage.supervisor.last_lines()}")
@@ -255,7 +253,3 @@ class CaaStory:
     def _pause(self) -> None:
         self.stage.supervisor.check()
         threading.Event().wait(_PAUSE)
-
-
-def _listing_path(project: Project, gid: str) -> str:
-    return f"/{project.bucket(gid)}/{LISTING_FILE}"

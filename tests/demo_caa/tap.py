@@ -14,11 +14,11 @@ from app.broker.headers import REPLAY
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.coordination import ARRIVED
 from app.coverart.jobs import EVENT
-from app.coverart.project import Project
+from app.coverart.project import COVER_ART
 from app.topology.declare import declare_all
 from config.routes import ART_JOBS
 from config.settings import Settings
-from tests.demo_caa.events import DemoEvent, short
+from tests.demo_caa.screen import DemoEvent, short
 
 #: Seconds between two checks whether it must end.
 _ATTENTION = 0.1
@@ -30,8 +30,7 @@ class MessageTap:
     `retried` and `failed` are the (routing key, body) of all that waited for a retry and that failed for good.
     """
 
-    def __init__(self, settings: Settings, project: Project, tell: Callable[[DemoEvent], None]) -> None:
-        self._project = project
+    def __init__(self, settings: Settings, tell: Callable[[DemoEvent], None]) -> None:
         self._tell = tell
         self._window_ms = round(settings.art_window * 1_000)
         self._stop = threading.Event()
@@ -60,9 +59,9 @@ class MessageTap:
         copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
         copies.name = copies.queue_declare().queue
         for job in ART_JOBS:
-            copies.bind_to(exchange=self._project.prefix, routing_key=job)
+            copies.bind_to(exchange=COVER_ART.prefix, routing_key=job)
         for end in ("retry", "failed"):
-            copies.bind_to(exchange=f"{self._project.prefix}.{end}", routing_key="")
+            copies.bind_to(exchange=f"{COVER_ART.prefix}.{end}", routing_key="")
         self._channel.basic_consume(copies.name, no_ack=True, callback=self._hear)
 
     def _run(self) -> None:
