@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+
+from tests.servers.many_sites import Servers
 
 _TEXT = """river stone cloud lantern meadow copper thread harbour window candle forest mirror ladder bridge anchor
 garden marble feather engine basket"""
@@ -115,60 +114,26 @@ def _response(status: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-class _Connection(asyncio.Protocol):
-    """One connection of a client, kept open between requests."""
+class _GeneratedSites(Servers):
+    def __init__(self, forms: Sequence[SiteForm]) -> None:
+        super().__init__()
+        self.sites = [GeneratedSite(form) for form in forms]
+        self._by_domain: dict[str, GeneratedSite] = {}
 
-    def __init__(self, site: GeneratedSite, loop: asyncio.AbstractEventLoop, open_ones: set[asyncio.Transport]) -> None:
-        self._site = site
-        self._loop = loop
-        self._open = open_ones
-        self._received = b""
+    async def listen(self) -> None:
+        for site in self.sites:
+            site.port = await self.listen_at("127.0.0.1")
+            self._by_domain[site.domain] = site
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._open.add(transport)
+    def answer(self, domain: str, path: str) -> bytes:
+        return self._by_domain[domain].answer(path)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        del error
-        self._open.discard(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while b"\r\n\r\n" in self._received:
-            head, _, self._received = self._received.partition(b"\r\n\r\n")
-            path = head.split(b" ", 2)[1].decode("latin-1")
-            self._loop.call_later(self._site.form.seconds, self._transport.write, self._site.answer(path))
+    def seconds(self, domain: str) -> float:
+        return self._by_domain[domain].form.seconds
 
 
 @contextmanager
 def serve_generated(forms: Sequence[SiteForm]) -> Iterator[list[GeneratedSite]]:
     """Serve a site of each form on a free port of 127.0.0.1 during the block."""
-    loop = asyncio.new_event_loop()
-    sites = [GeneratedSite(form) for form in forms]
-    open_ones: set[asyncio.Transport] = set()
-    thread = threading.Thread(target=loop.run_forever, name="sites", daemon=True)
-    thread.start()
-
-    async def start() -> list[asyncio.Server]:
-        servers = []
-        for site in sites:
-            server = await loop.create_server(partial(_Connection, site, loop, open_ones), "127.0.0.1", 0)
-            site.port = int(server.sockets[0].getsockname()[1])
-            servers.append(server)
-        return servers
-
-    async def stop(servers: Sequence[asyncio.Server]) -> None:
-        for server in servers:
-            server.close()
-        for transport in open_ones:
-            transport.abort()
-
-    servers = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
-    try:
-        yield sites
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(servers), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with _GeneratedSites(forms) as servers:
+        yield servers.sites

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Final, Self
 
 from tests.servers.site import document, head
@@ -16,16 +16,18 @@ _ROBOTS: Final = b"User-agent: *\n" + (b"Disallow: /never/" + b"\xfe" * 2_000 + 
 _SITEMAP: Final = b'<?xml version="1.0"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"></urlset>'
 
 
-class _Servers(ABC):
+class Servers(ABC):
     """Servers that a thread runs for the block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="many sites", daemon=True)
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Transport] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._servers = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self.listen(), self._loop).result(30)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -35,30 +37,60 @@ class _Servers(ABC):
         self._loop.close()
 
     @abstractmethod
-    async def _listen(self) -> list[asyncio.Server]: ...
+    async def listen(self) -> None:
+        """Listen at all addresses."""
 
     @abstractmethod
-    def _answer(self, domain: str, path: str) -> bytes: ...
+    def answer(self, domain: str, path: str) -> bytes:
+        """Return the response to a request; `domain` is the address and the port that it came to."""
+
+    def seconds(self, domain: str) -> float:
+        """Return the seconds after which a domain answers."""
+        del domain
+        return 0.0
+
+    async def listen_at(self, host: str | Sequence[str], port: int = 0) -> int:
+        """Listen at a port of a host, or of several; return the port."""
+        server = await self._loop.create_server(lambda: _Connection(self, self._loop, self._connections), host, port)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        serving = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        domain = "{}:{}".format(*writer.get_extra_info("sockname"))
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(domain, request.split(b" ", 2)[1].decode()))
-                await writer.drain()
-        writer.close()
+        for connection in self._connections:
+            connection.abort()
 
 
-class ManySites(_Servers):
+class _Connection(asyncio.Protocol):
+    """One connection of a client, kept open between requests."""
+
+    def __init__(self, servers: Servers, loop: asyncio.AbstractEventLoop, open_ones: set[asyncio.Transport]) -> None:
+        self._servers = servers
+        self._loop = loop
+        self._open = open_ones
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._open.add(transport)
+        self._domain = "{}:{}".format(*transport.get_extra_info("sockname"))
+        self._seconds = self._servers.seconds(self._domain)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        del error
+        self._open.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while b"\r\n\r\n" in self._received:
+            request, _, self._received = self._received.partition(b"\r\n\r\n")
+            answer = self._servers.answer(self._domain, request.split(b" ", 2)[1].decode("latin-1"))
+            self._loop.call_later(self._seconds, self._transport.write, answer)
+
+
+class ManySites(Servers):
     """Sites of `pages` pages each: `/`, `/1`, `/2`... Each page links to two others, as in a binary tree."""
 
     def __init__(self, sites: int, pages: int) -> None:
@@ -74,12 +106,10 @@ class ManySites(_Servers):
         """The paths of the pages of each site."""
         return {f"/{number}" if number else "/" for number in range(self._pages)}
 
-    async def _listen(self) -> list[asyncio.Server]:
-        servers = [await asyncio.start_server(self._serve, "127.0.0.1", 0) for _ in range(self._sites)]
-        self.domains = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
-        return servers
+    async def listen(self) -> None:
+        self.domains = [f"127.0.0.1:{await self.listen_at('127.0.0.1')}" for _ in range(self._sites)]
 
-    def _answer(self, domain: str, path: str) -> bytes:
+    def answer(self, domain: str, path: str) -> bytes:
         self.requests[domain + path] += 1
         if path not in self.paths:
             return head(404, [("Content-Length", "0")])
@@ -90,7 +120,7 @@ class ManySites(_Servers):
         return head(200, fields) + body
 
 
-class ManyAddresses(_Servers):
+class ManyAddresses(Servers):
     """`number` addresses from 127.0.1.1 on, at one port, as a wildcard name has many hosts.
 
     Each has a large robots.txt. Without real names, each is a host of its own.
@@ -106,9 +136,9 @@ class ManyAddresses(_Servers):
         """The URL of a sitemap on each address."""
         return [f"http://{host}:{self._port}/sitemap.xml" for host in self._hosts]
 
-    async def _listen(self) -> list[asyncio.Server]:
-        return [await asyncio.start_server(self._serve, self._hosts, self._port)]
+    async def listen(self) -> None:
+        await self.listen_at(self._hosts, self._port)
 
-    def _answer(self, domain: str, path: str) -> bytes:
+    def answer(self, domain: str, path: str) -> bytes:
         body, kind = (_ROBOTS, "text/plain") if path == "/robots.txt" else (_SITEMAP, "application/xml")
         return head(200, [("Content-Type", kind), ("Content-Length", str(len(body)))]) + body
