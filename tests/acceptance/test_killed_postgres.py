@@ -95,7 +95,7 @@ def test_after_a_kill_of_postgresql_every_event_completes_and_no_attempt_was_cha
         eventually(lambda: "Events wait in their table" in reader.log, "the reader has lost the database")
         eventually(lambda: sum(postponed(art)) >= 2, "jobs wait that could not record their end")
         art.post("index", GIDS[0].encode())
-        server.restart()
+        server.start()
         eventually(lambda: states(server.url) == {("completed", 1)}, "all events are completed", seconds=60)
         eventually(lambda: not art.waiting(), "no message is left")
         assert art.broker.depth(art.failed) == 0

