@@ -190,14 +190,10 @@ def _limits(parameter: dict[str, Any]) -> str:
 
 
 def _with_table(text: str, heading: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return the text with the first table below a heading replaced."""
     cells = [tuple(head), *(tuple(row) for row in rows)]
     lines = ["| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", cell) for cell in row) + " |" for row in cells]
-    return _with_lines(text, heading, [lines[0], f"|{' --- |' * len(cells[0])}", *lines[1:]])
-
-
-def _with_lines(text: str, heading: str, lines: Iterable[str]) -> str:
-    """Return the text with the first table below a heading replaced."""
-    table = "\n".join(lines)
+    table = "\n".join([lines[0], f"|{' --- |' * len(cells[0])}", *lines[1:]])
     pattern = rf"(^{re.escape(heading)}\n(?:(?!\||#).*\n)*)(?:\|.*\n)+"
     changed, count = re.subn(pattern, lambda match: f"{match[1]}{table}\n", text, count=1, flags=re.MULTILINE)
     assert count == 1, f"no table below {heading!r}"

@@ -31,7 +31,9 @@ class RabbitCluster:
         assert script is not None
         folder.mkdir(parents=True, exist_ok=True)
         first = replace(state.load(folder), ports=ports.choose(("epmd",)))
-        self._states = [self._node(first, folder, number) for number in range(3)]
+        self._states: list[ServicesState] = []
+        for number in range(3):
+            self._states.append(self._node(first, number))
         self._mapper = rabbitmq.port_mapper(folder, first)
         conf = _FORMATION + "".join(
             f"cluster_formation.classic_config.nodes.{number} = {each.node}\n"
@@ -54,11 +56,10 @@ class RabbitCluster:
     def _folder(folder: Path, number: int) -> Path:
         return make_directory(folder / f"node{number}")
 
-    def _node(self, first: ServicesState, folder: Path, number: int) -> ServicesState:
-        taken = [port for each in getattr(self, "_states", []) for port in each.ports.values()]
+    def _node(self, first: ServicesState, number: int) -> ServicesState:
+        taken = [port for each in self._states for port in each.ports.values()]
         chosen = ports.choose(rabbitmq.PORTS, avoid=[*first.ports.values(), *taken])
         name, _, host = first.node.partition("@")
-        self._folder(folder, number)
         return replace(first, node=f"{name}-{number}@{host}", ports={**first.ports, **chosen})
 
     @property
