@@ -28,7 +28,6 @@ from benchmarks import (
     latency,
     machine,
     pack,
-    peer,
     polite,
     report,
     search,
@@ -36,6 +35,7 @@ from benchmarks import (
     sites,
     small_sites,
 )
+from benchmarks.crawl import CrawlRun
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import MeasuredRow
 from benchmarks.names import indexes
@@ -46,7 +46,6 @@ from benchmarks.profile import Share, summary
 from benchmarks.relevance import corpus, questions
 from benchmarks.relevance import run as relevance
 from benchmarks.relevance import tables as relevance_tables
-from benchmarks.runs import CrawlRun
 from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.system import BenchSystem, start_system
 from benchmarks.usage import quiet_within
@@ -221,7 +220,7 @@ def _rounds(
 ) -> list[CrawlRun]:
     contestants: list[Callable[[], CrawlRun]] = [
         *(lambda size=size: crawl.crawl(site, served, system, concurrency=size) for size in pools),
-        lambda: peer.scrapy(site, served, system.folder),
+        lambda: crawl.scrapy(site, served, system.folder),
     ]
     done = []
     for number in range(1, runs + 1):

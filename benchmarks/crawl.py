@@ -1,28 +1,64 @@
-"""Crawl a real site with the whole system: private RabbitMQ and Redis, and the Procfile's worker."""
+"""Crawl a real site with the whole system: private services, and the Procfile's worker. Scrapy crawls it, too."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from app.crawl.urls import canonical_key
 from app.machine import tail, wait_until
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
 from benchmarks.errors import BenchmarkError
-from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
 from benchmarks.system import PROCESSES, BenchSystem, RunningCrawler, has_ended, running_crawler
 from benchmarks.usage import usage
+from config.settings import Settings
 
 #: Seconds after which a crawl counts as failed, and between two checks of the frontier.
 TIMEOUT, INTERVAL = 300.0, 0.05
+SCRAPY = Path(__file__).parent / "peers" / "scrapy_site.py"
+#: Requests to the host at the same time: as many as Perennial may have open by default.
+CONCURRENCY = int(Settings.model_fields["host_concurrency"].default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlRun:
+    """`pages` are the canonical keys of stored pages; `wall` and `cpu` are seconds, `cpu` by group of processes.
+
+    `apart` is CPU time that does not count: of the web server, and before the first request. `others` is the share of
+    the machine, 0 to 1, that other programs took.
+    """
+
+    site: str
+    contestant: str
+    pages: frozenset[str]
+    wall: float
+    cpu: Mapping[str, float]
+    apart: Mapping[str, float]
+    others: float
+    redis_commands: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pages_per_second(self) -> float:
+        """Stored pages per second of wall time."""
+        return len(self.pages) / self.wall
+
+    @property
+    def cpu_ms_per_page(self) -> float:
+        """Milliseconds of CPU time of all processes per stored page."""
+        return 1_000 * sum(self.cpu.values()) / len(self.pages)
 
 
 def crawl(
@@ -99,3 +135,46 @@ def _profiled(pid: int, stacks: Path | None) -> Iterator[None]:
         spy.wait(60)
     if not stacks.exists():
         raise BenchmarkError(f"py-spy wrote no stacks:\n{tail(log)}")
+
+
+def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
+    """Crawl a served site with Scrapy, with its files below `folder`.
+
+    `cpu` and `wall` count from the first request to the last page. Starting and ending the process is in `apart`.
+    """
+    with tempfile.TemporaryDirectory(prefix="scrapy-", dir=folder) as name:
+        home = Path(name)
+        before = usage({"nginx": served.pid})
+        files = [f"{home}/items.jl", f"{home}/figures"]
+        process_cpu = _run([sys.executable, str(SCRAPY), served.urls[site], *files, str(CONCURRENCY)], home)
+        spent = usage({"nginx": served.pid}).since(before)
+        figures = json.loads((home / "figures").read_text())
+        with (home / "items.jl").open() as lines:
+            pages = frozenset(canonical_key(json.loads(line)["url"]) for line in lines)
+    nginx = spent.cpu["nginx"] + spent.cpu["nginx children"]
+    return CrawlRun(
+        site=site,
+        contestant="Scrapy",
+        pages=pages,
+        wall=figures["wall"],
+        cpu={"scrapy": figures["cpu"]},
+        apart={"nginx": nginx, "start and end": process_cpu - figures["cpu"]},
+        others=spent.others,
+    )
+
+
+def _run(command: list[str], home: Path) -> float:
+    """Run a command to its end. Return its CPU seconds with children, as the kernel reports them to its parent."""
+    log, before = home / "log", resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        with log.open("wb") as output:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=TIMEOUT, check=True, cwd=home
+            )
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"Scrapy did not end within {TIMEOUT:g} s") from error
+    except subprocess.CalledProcessError as error:
+        raise BenchmarkError(f"Scrapy ended with {error.returncode}:\n{tail(log)}") from error
+    # Of the processes that have ended: the services run on.
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

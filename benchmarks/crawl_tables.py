@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from benchmarks.crawl import CrawlRun
 from benchmarks.figures import FigureTable, MeasuredRow, Spread, at_least, at_most, ratios, spread
 from benchmarks.profile import Share
-from benchmarks.runs import CrawlRun
 
 #: Runs in the order of their rounds, and profiles of the worker, by site.
 Crawls = Mapping[str, Sequence[CrawlRun]]

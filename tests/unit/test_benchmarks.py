@@ -34,6 +34,7 @@ from benchmarks import (
     search_tables,
     small_sites,
 )
+from benchmarks.crawl import CrawlRun
 from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
@@ -52,7 +53,6 @@ from benchmarks.polite import PoliteRun
 from benchmarks.profile import Share, summary
 from benchmarks.queries import KINDS, BenchQuery, make_queries
 from benchmarks.report import page, section
-from benchmarks.runs import CrawlRun
 from benchmarks.search import END_TO_END, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures, Turn, check
 from benchmarks.small_sites import SmallSitesRun
 from benchmarks.stored_results import Section, load_sections, store_section
