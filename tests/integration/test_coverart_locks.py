@@ -219,12 +219,6 @@ def test_while_the_copy_of_a_merge_fails_no_listing_is_written_or_deleted(merged
     assert (merged.files(OLD), merged.files(NEW)) == ([], ["index.json", f"mbid-{NEW}-1.jpg"])
 
 
-def test_a_merge_whose_move_failed_for_good_is_not_waited_for(merged: Merged) -> None:
-    impatient = replace(merged.indexer, order=replace(merged.indexer.order, patience=0))
-    assert [impatient.run(job) for job in (Index(NEW), Delete(OLD))] == ["done"] * 2
-    assert (merged.files(OLD), merged.files(NEW)) == ([f"mbid-{OLD}-1.jpg"], ["index.json"])
-
-
 def test_an_image_that_was_merged_again_is_moved_to_its_present_release(merged: Merged) -> None:
     changes.merge(merged.db, COVER_ART, NEW, LAST)
     with pytest.raises(Postpone, match=f"from {OLD} to {LAST}"):
