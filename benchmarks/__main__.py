@@ -19,7 +19,6 @@ from rich.console import Console
 from app.broker.errors import ApplicationError
 from benchmarks import (
     crawl,
-    crawl_tables,
     enqueue,
     events,
     extract,
@@ -40,12 +39,10 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.figures import MeasuredRow
 from benchmarks.names import indexes
 from benchmarks.names import run as names
-from benchmarks.names import tables as names_tables
 from benchmarks.plots import write_plots
 from benchmarks.profile import Share, summary
 from benchmarks.relevance import corpus, questions
 from benchmarks.relevance import run as relevance
-from benchmarks.relevance import tables as relevance_tables
 from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.system import BenchSystem, start_system
 from benchmarks.usage import quiet_within
@@ -178,14 +175,14 @@ def _searched(folder: Path) -> Measured:
 def _judged(folder: Path, *, unseen: bool) -> Measured:
     parts = relevance.run(folder, unseen=unseen)
     names = sorted({query.site for part in parts for query in part.queries} | questions.sites(unseen=unseen))
-    shown = relevance_tables.shown(parts)
+    shown = relevance.shown(parts)
     tables = (*shown.tables, questions.run(folder, unseen=unseen))
     return replace(shown, tables=tables), _packages(names, folder, corpus.SITES)
 
 
 def _named(folder: Path) -> Measured:
-    outcomes = names.run(folder, {names_tables.TUNING: False, names_tables.HELD_OUT: True})
-    return names_tables.shown(outcomes), _packages(indexes.SITES, folder, corpus.SITES)
+    outcomes = names.run(folder, {names.TUNING: False, names.HELD_OUT: True})
+    return names.shown(outcomes), _packages(indexes.SITES, folder, corpus.SITES)
 
 
 def _packages(
@@ -212,7 +209,7 @@ def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[i
         runs_by_site = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
         profiles = {site: _profile(site, served, system, runs_by_site[site]) for site in chosen} if profile else {}
         versions = machine.services_versions(system.settings) | machine.nginx_version()
-    return crawl_tables.shown(runs_by_site, profiles), versions | _packages(chosen, folder)
+    return crawl.shown(runs_by_site, profiles), versions | _packages(chosen, folder)
 
 
 def _rounds(
@@ -260,7 +257,7 @@ def _require_same_pages(runs: Sequence[CrawlRun]) -> None:
 
 
 def _profile(site: str, served: sites.ServedSites, system: BenchSystem, runs: Sequence[CrawlRun]) -> list[Share]:
-    size = int(crawl_tables.best(runs).rpartition(" ")[2])
+    size = int(crawl.best(runs).rpartition(" ")[2])
     stacks = system.folder / f"{site}.stacks"
     stacks.unlink(missing_ok=True)
     crawl.crawl(site, served, system, concurrency=size, profile=stacks)

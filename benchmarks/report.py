@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks import (
-    crawl_tables,
+    crawl,
     enqueue,
     events,
     extract,
@@ -18,8 +18,8 @@ from benchmarks import (
     small_sites,
 )
 from benchmarks.figures import FigureTable, MeasuredRow, bullets
-from benchmarks.names import tables as names_tables
-from benchmarks.relevance import tables as relevance_tables
+from benchmarks.names import run as names
+from benchmarks.relevance import run as relevance
 from benchmarks.stored_results import Section
 
 #: Folder of the plots, beside the page.
@@ -28,7 +28,7 @@ PLOTS = "plots"
 DISTURBED = 0.15
 
 METHOD = (
-    crawl_tables.METHOD
+    crawl.METHOD
     + enqueue.METHOD
     + bullets(
         """The rows polite, fairness, latency, growth and small-sites run `worker`, `packer` and `beat`
@@ -43,8 +43,8 @@ METHOD = (
     + events.METHOD
     + pack.METHOD
     + search_tables.METHOD
-    + relevance_tables.METHOD
-    + names_tables.METHOD
+    + relevance.METHOD
+    + names.METHOD
     + extract.METHOD
 )
 

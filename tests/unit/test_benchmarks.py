@@ -20,7 +20,7 @@ import requests
 from app.broker.policies.delay_queues import DelayQueues
 from app.crawl.traps import charges, text_hash
 from benchmarks import (
-    crawl_tables,
+    crawl,
     enqueue,
     events,
     extract,
@@ -34,8 +34,7 @@ from benchmarks import (
     search_tables,
     small_sites,
 )
-from benchmarks.crawl import CrawlRun
-from benchmarks.crawl_tables import best, cpu_ratio, crawl_ratio
+from benchmarks.crawl import CrawlRun, best, cpu_ratio, crawl_ratio
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
 from benchmarks.events import EventsRun
@@ -102,14 +101,14 @@ def test_the_best_contestant_has_the_most_pages_per_second() -> None:
 
 def test_a_verdict_on_an_aim_names_the_distance() -> None:
     assert at_least("figure", 2.0, 2.0, digits=1) == ("figure", ">= 2", "2.0", "reached")
-    row, cpu = crawl_tables.shown({SITE: ROUNDS}, {}).aims
+    row, cpu = crawl.shown({SITE: ROUNDS}, {}).aims
     assert row[1:] == (">= 10", "4.00", "not reached: 40% of it")
     assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
 
 
 def test_the_page_names_machine_versions_and_every_contestant() -> None:
     shares = [Share("pool", "parse", 0.5), Share("parent", "event loop", 1.0)]
-    text = page([shown("crawl", crawl_tables.shown({SITE: ROUNDS}, {SITE: shares}))])
+    text = page([shown("crawl", crawl.shown({SITE: ROUNDS}, {SITE: shares}))])
     assert "- memory: 1 GB" in text
     assert "X 1.2" in text
     assert "| Scrapy | 14 (2-25) | 1 |" in text
