@@ -5,17 +5,12 @@ It reads a JSON line for each worker to run (see `Order`), and answers with a li
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amqp import spec
-from amqp.abstract_channel import AbstractChannel
 from celery import Celery
 
 from app.broker.errors import Postpone
@@ -25,6 +20,7 @@ from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.failures import FailureHandler
 from app.broker.worker.install import install
+from tests.support.kill_points import before_operations, serve
 
 #: What waits, waits for longer than a test: nothing moves while it is counted.
 MINUTE_MS = 60_000
@@ -88,29 +84,17 @@ class Order:
     pool: str = "solo"
 
 
-def main() -> None:
-    """Serve orders until there are no more."""
-    for line in sys.stdin:
-        order = Order(**json.loads(line))
-        if (child := os.fork()) == 0:
-            _in_child(order)
-        _, status = os.waitpid(child, 0)
-        print(json.dumps({"killed": os.WIFSIGNALED(status)}), flush=True)
-
-
-def _in_child(order: Order) -> None:
+def run(order: dict[str, Any]) -> int:
+    """Run the worker of an `Order` in a session of its own."""
+    given = Order(**order)
     os.setsid()
-    out = os.open(f"{order.report}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    out = os.open(f"{given.report}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    try:
-        _Killer(order).lie_in_wait()
-        options = {"without_gossip": True, "without_mingle": True, "without_heartbeat": True, "concurrency": 1}
-        app.Worker(queues=[order.queue], pool=order.pool, loglevel="INFO", **options).start()
-    except BaseException:  # noqa: BLE001 - A child must never come back into its parent's loop.
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+    _Killer(given).lie_in_wait()
+    options = {"without_gossip": True, "without_mingle": True, "without_heartbeat": True, "concurrency": 1}
+    app.Worker(queues=[given.queue], pool=given.pool, loglevel="INFO", **options).start()
+    return 0
 
 
 class _Killer:
@@ -123,24 +107,7 @@ class _Killer:
 
     def lie_in_wait(self) -> None:
         """Wrap what sends, what receives a confirm, and where a failure is noticed."""
-        send, receive = AbstractChannel.send_method, AbstractChannel.dispatch_method
-
-        def send_method(channel: Any, sig: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before(_NAMES[tuple(sig)])
-            sent = send(channel, sig, *args, **kwargs)
-            if sig == spec.Basic.Publish:
-                self._before("await confirm")
-            if sig in (spec.Basic.Ack, spec.Basic.Reject):
-                self._end(channel)
-            return sent
-
-        def dispatch_method(channel: Any, sig: Any, *args: Any, **kwargs: Any) -> Any:
-            if sig == spec.Basic.Ack:
-                self._before("confirm")
-            return receive(channel, sig, *args, **kwargs)
-
-        AbstractChannel.send_method = send_method
-        AbstractChannel.dispatch_method = dispatch_method
+        before_operations(self._before, settled=self._end)
         for name in ("fail", "postpone", "may_run"):
             setattr(FailureHandler, name, self._arming(getattr(FailureHandler, name)))
 
@@ -167,16 +134,5 @@ class _Killer:
             os.killpg(0, signal.SIGKILL)
 
 
-def _names() -> dict[tuple[int, int], str]:
-    """Return the methods of AMQP by their numbers."""
-    kinds = [getattr(spec, name) for name in ("Connection", "Channel", "Exchange", "Queue", "Basic", "Confirm", "Tx")]
-    return {
-        sig: f"{kind.__name__}.{name}" for kind in kinds for name, sig in vars(kind).items() if isinstance(sig, tuple)
-    }
-
-
-_NAMES = _names()
-
-
 if __name__ == "__main__":
-    main()
+    serve(run)
