@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,6 +38,9 @@ EXAMPLE_CONTACT = "https://example.org/perennial"
 #: The longest retry delay in ms: RabbitMQ keeps a TTL in 31 bits, and delays are rounded up to two digits.
 LONGEST_DELAY_MS = 2_100_000_000
 
+
+#: Likeness from which on a variable counts as misspelt, as difflib measures it: STORE_URI of STORE_URL has 0.89.
+_MISSPELT = 0.88
 
 _HTTP = checks.url_of("http", "https")
 
@@ -465,6 +470,17 @@ class Settings(BaseSettings):
     def store(self) -> str:
         """The object store's URL."""
         return self.store_url or (self.data_dir / "store").absolute().as_uri()
+
+
+def misspelt_variables() -> dict[str, str]:
+    """Return each variable of the environment that is no setting but nearly has the name of one, with that name."""
+    secrets = [name for name, field in Settings.model_fields.items() if field.annotation is SecretStr]
+    read = {str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items()}
+    read |= {f"{name.upper()}_FILE" for name in secrets}
+    # OpenTelemetry reads many variables of its own, and the names of some are near that of our setting.
+    others = (name for name in os.environ if name.upper() not in read and not name.startswith("OTEL_"))
+    meant = {name: get_close_matches(name.upper(), read, n=1, cutoff=_MISSPELT) for name in others}
+    return {name: matches[0] for name, matches in sorted(meant.items()) if matches}
 
 
 @lru_cache(maxsize=1)

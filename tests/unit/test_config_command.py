@@ -19,7 +19,7 @@ from app.storage.open import open_store
 from app.storage.s3 import S3Store
 from app.topology.accounts import accounts
 from config.checks import host_and_port
-from config.settings import ROOT, Settings
+from config.settings import ROOT, Settings, misspelt_variables
 from tests.support.command import as_process_with, invoked, perennial
 from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
 
@@ -186,3 +186,12 @@ def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> 
     assert second.startswith("perennial: WEB_RATE_LIMIT: ")
     assert "expected <number>/<second|minute|hour>" in second
     assert third.startswith("perennial: WEB_ADDRESS: ")
+
+
+def test_variables_with_nearly_the_name_of_a_setting_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*VARIABLES, *OTHERS, "WEBHOOK_SECRET_FILE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "PATH", "STORE"):
+        monkeypatch.setenv(name, "1")
+    assert misspelt_variables() == {}
+    for name in ("RETRY_MX", "STORE_URI", "timertimeout"):
+        monkeypatch.setenv(name, "1")
+    assert misspelt_variables() == {"RETRY_MX": "RETRY_MAX", "STORE_URI": "STORE_URL", "timertimeout": "TIMER_TIMEOUT"}

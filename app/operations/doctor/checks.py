@@ -40,7 +40,7 @@ from app.topology.check import check_topology, management_api
 from app.topology.queues import task_queues
 from app.topology.retry_policies import retry_policies
 from config.routes import REQUESTS
-from config.settings import Settings
+from config.settings import Settings, misspelt_variables
 
 #: The name of the check of MusicBrainz's event queue.
 EVENT_QUEUE = "event queue"
@@ -340,6 +340,13 @@ def event_queue(context: CheckContext) -> Iterator[CheckResult]:
     yield from (CheckResult("ok", f"events of the type {each.entity}: {each}") for each in state.entities)
 
 
+def misspelt_settings(_: CheckContext) -> Iterator[CheckResult]:
+    """Report variables of the environment that are probably meant as settings."""
+    misspelt = misspelt_variables().items()
+    text = "; ".join(f"{name} is no setting, and is not used: did you mean {meant}?" for name, meant in misspelt)
+    yield CheckResult("warning" if text else "ok", text or "no variable of this environment is a misspelt setting")
+
+
 def store(context: CheckContext) -> Iterator[CheckResult]:
     """Try the store's conditional writes, and look for the marker that identifies it."""
     opened = store_of(context.settings)
@@ -384,6 +391,7 @@ CHECKS: Final = (
     DoctorCheck("MusicBrainz", musicbrainz_database, outage=True),
     DoctorCheck(EVENT_QUEUE, event_queue, outage=True),
     DoctorCheck("store", store),
+    DoctorCheck("settings", misspelt_settings),
 )
 
 
