@@ -118,7 +118,8 @@ class ApiClient:
         headers = {name.lower(): value for name, value in answer.headers.items()}
         if not self.reads_body:
             return Response(url=url, status=answer.status_code, headers=headers, body=b"")
-        if coding := headers.get("content-encoding"):
+        # `identity` is no coding (RFC 9110 section 8.4), and some servers name it nevertheless.
+        if (coding := (headers.get("content-encoding") or "identity").lower()) != "identity":
             raise requests.RequestException(f"content coding {coding[:40]!r} was not requested")
         content, truncated = read_body(answer.raw, max_bytes=self.max_body_bytes)
         if truncated:
