@@ -171,3 +171,19 @@ def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_p
     move = r"b'201\nb2000000-0000-4000-8000-000000000001\na1000000-0000-4000-8000-000000000001\njpg\n'"
     assert f"  message  move  {move}" in lines
     assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_killed_cover_art_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
+    with demo(out, misleading(data), COVER_ART) as process:
+        eventually(
+            lambda: descendants(process, started) or "1. Three releases" in out.read_text(),
+            "it is at work",
+            seconds=150,
+        )
+        assert process.poll() is None, out.read_text()
+        assert len(remaining(data, started)) > 5
+        process.kill()
+        eventually(lambda: not remaining(data, started), "nothing runs any more", seconds=60)
