@@ -104,7 +104,7 @@ def context() -> Context:
         frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
         recorder = CrawlRecorder(frontier, store, policies)
-        url_runs = UrlRuns(frontier, recorder, settings=settings, redis=redis, policies=policies)
+        url_runs = UrlRuns(store, settings=settings, redis=redis, policies=policies)
         made = Context(
             settings=settings,
             redis=redis,
@@ -116,7 +116,7 @@ def context() -> Context:
             frontier=frontier,
             recorder=recorder,
             url_runs=url_runs,
-            pages=PageWork(url_runs, store, settings),
+            pages=PageWork(frontier, recorder, url_runs, settings),
             timers=Timers(redis),
             ticks=TickWatch(redis),
             run_id=RedisRunId(redis),

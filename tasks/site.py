@@ -24,13 +24,12 @@ from app.crawl.frontier.values import (
     MessageKind,
     frontier_url,
 )
-from app.crawl.page import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
+from app.crawl.page import MAX_MOVES, complete_dead, entry_of, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.parse.classify import FetchResult
 from app.crawl.parse.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
-from app.crawl.url_runs import complete_dead, entry_of
 from app.crawl.urls import CrawlUrl, Link, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
 from app.messages.crawl_messages import crawl_id_of, page_messages
@@ -95,7 +94,7 @@ def index(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.unconfirmed(page.crawl_id, "index", page.canonical_key))
         return
-    page_id = process.pages.store(page, result)
+    page_id = process.url_runs.store_result(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
@@ -205,7 +204,7 @@ def _fetch(page: CrawlUrl, kind: MessageKind, headers: Mapping[str, Any]) -> Fet
         result = process.pages.fetch_shared(page, kind, too_complex=limit_was_exceeded(headers), former=former)
     except FetchError as error:
         if page.crawl_id:
-            process.url_runs.release(page, kind, error)
+            process.pages.release(page, kind, error)
         raise
     target = redirect_of_start_page(page, result) if result and page.crawl_id else None
     if target and not _may_move(page.domain, host_of(target.detail)):

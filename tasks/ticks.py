@@ -13,9 +13,9 @@ from celery.utils.log import get_task_logger
 from app.broker.connection import connection_to
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Admitted, Refill
+from app.crawl.page import complete_lost
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
-from app.crawl.url_runs import complete_lost
 from app.crawl.urls import parse_message_domain
 from app.messages.crawl_messages import page_messages
 from app.messages.dead_sets import new_export

@@ -1,38 +1,46 @@
-"""The work on a page: enter, fetch, read, store, complete. A client's `index` and `crawl` share the fetch."""
+"""The work on a page's message: enter, fetch, store, complete. A client's `index` and `crawl` share the fetch."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
+from app.broker.errors import Postpone, error_with_class
+from app.counters import CRAWLED_URLS
+from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import host_is_busy, is_pause
 from app.crawl.frontier.single_flight import SingleFlight
-from app.crawl.frontier.values import Admitted, Completed, FrontierUrl, MessageKind, frontier_url, message_name
-from app.crawl.parse.classify import FetchResult, not_due, not_modified
-from app.crawl.record.entries import Former, content_hash
+from app.crawl.frontier.values import (
+    Admitted,
+    Completed,
+    Completion,
+    FrontierUrl,
+    Host,
+    MessageKind,
+    frontier_url,
+    message_name,
+)
+from app.crawl.parse.classify import FetchResult, not_due
+from app.crawl.record.entries import STORED_STATES, Former, UrlEntry, content_hash, first_links
 from app.crawl.record.reasons import Reason
-from app.crawl.sitemap import SitemapWork
-from app.crawl.soft_404_check import Soft404CheckWork
+from app.crawl.recorder import CrawlRecorder
+from app.crawl.roles import RoleWork
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.url_runs import NO_RESULT, TOO_COMPLEX, UrlRun, UrlRuns
-from app.crawl.urls import SITEMAP, CrawlUrl, Excluded, are_full, links_in_scope
-from app.errors import FetchError, ObjectNotFound
+from app.crawl.urls import SITEMAP, CrawlUrl, Excluded, are_full, host_of
+from app.errors import FetchError
 from app.redis_state.client import get_raw_redis
-from app.storage.damage import decoded_if_intact
-from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
-from app.storage.reading import get_if_present
-from app.storage.store import ObjectStore
+from app.storage.layout import page_id
 from config.settings import Settings
-
-log = logging.getLogger(__name__)
 
 #: Pages that a message may have at most, and seconds after which no further one of them is begun.
 MOST_PAGES, BATCH_SECONDS = 16, 0.2
-#: The status of a page that is as the validators of the request say.
-NOT_MODIFIED = 304
+#: Seconds that a message waits whose crawl Redis lost while it was restored.
+_LOST_AGAIN: Final = 1.0
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
 _MAX_HOPS = 10
 #: What the interval of a page is multiplied by, as in Apache Nutch's AdaptiveFetchSchedule.
@@ -44,19 +52,19 @@ MAX_MOVES = 10
 class PageWork:
     """Runs the messages of pages, and of the sitemaps and soft-404 checks among them."""
 
-    def __init__(self, url_runs: UrlRuns, store: ObjectStore, settings: Settings) -> None:
+    def __init__(self, frontier: Frontier, recorder: CrawlRecorder, url_runs: UrlRuns, settings: Settings) -> None:
+        self._frontier = frontier
+        self._recorder = recorder
         self._url_runs = url_runs
-        self._store = store
-        self.sitemaps = SitemapWork(url_runs)
-        self.soft_404_check = Soft404CheckWork(url_runs, settings)
+        self.roles = RoleWork(frontier, url_runs, settings)
         self._single_flight = SingleFlight(get_raw_redis(settings.redis))
 
     def run(self, targets: Sequence[CrawlUrl], *, message_id: str, too_complex: bool = False) -> Completed:
         """Do the work on the URLs of a message unless nothing is left to do, and return the pages to publish next.
 
-        Raises what `UrlRuns.enter` and the store raise, and, for a single page, what `fetch` raises.
+        Raises what `_enter` and the store raise, and, for a single page, what `UrlRuns.fetch` raises.
         """
-        runs = self._url_runs.enter(targets, message_id=message_id)
+        runs = self._enter(targets, message_id=message_id)
         has_turn = any(run.entered.fetch for run in runs)
         runs = [self._without_request(run) if run.entered.not_due else run for run in runs]
         is_missing = any(run.entered.fetch and run.entered.not_due for run in runs)
@@ -64,8 +72,39 @@ class PageWork:
         if is_missing and not (has_turn and runs[0].host.delay):
             again = [run.target for run in runs if run.result is NO_RESULT]
             runs = [run for run in runs if run.result is not NO_RESULT]
-            runs = self._url_runs.enter(again, message_id=message_id, due=True) + runs
+            runs = self._enter(again, message_id=message_id, due=True) + runs
         return self._work_and_complete(runs, too_complex=too_complex)
+
+    def _enter(self, targets: Sequence[CrawlUrl], *, message_id: str, due: bool = False) -> list[UrlRun]:
+        """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
+
+        What an interrupted run of the same message still holds is released. With `due`, pages are requested whatever
+        the former crawl found. Nothing is left to do for a message of a removed site. Raises what `prepare` and
+        `Frontier.enter` raise, such as Postpone while the host is busy. A FetchError is noted as a failure of each URL.
+        """
+        try:
+            first = self._url_runs.prepare(targets[0])
+        except FetchError as error:  # Of the robots.txt, without which no page is requested.
+            for each in targets:
+                self.release(each, "page", error)
+            raise
+        target, policy = first.target, first.policy
+        runs = [replace(first, target=each) for each in targets]
+        enter = partial(
+            self._frontier.enter,
+            *(target.crawl_id, target.domain, list(map(frontier_url, targets)), first.host),
+            message_id=message_id,
+            due=due,
+            traps=policy.traps,
+        )
+        entered = enter()
+        if not entered[0].crawl_found:
+            if not self._recorder.restore(target):
+                return runs
+            entered = enter()
+        if not entered[0].crawl_found:
+            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
+        return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
     def _work_and_complete(self, runs: Sequence[UrlRun], *, too_complex: bool) -> Completed:
         """Do the work on the URLs of a message one after the other, and complete them together.
@@ -77,7 +116,7 @@ class PageWork:
         message of one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
-        with self._released_on_error(runs), self._store.deferred_sync():
+        with self._released_on_error(runs), self._url_runs.store.deferred_sync():
             for run in runs:
                 if run.entered.spent:
                     ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))
@@ -95,7 +134,7 @@ class PageWork:
             return Completed(Admitted(tuple(again), batch=most), message_name(runs[0].kind, runs[0].target.key))
         pace = int(BATCH_SECONDS * fetched / max(0.001, time.monotonic() - began))
         is_pace = fetched and runs[0].target.role != SITEMAP
-        completed = self._url_runs.complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
+        completed = self._complete(ended, batch=max(1, min(MOST_PAGES, pace)) if is_pace else 0)
         admitted = completed.admitted
         if again:  # One message in place of this one.
             admitted = replace(admitted, urls=(*again, *admitted.urls), batch=most)
@@ -109,7 +148,7 @@ class PageWork:
             yield
         except BaseException as error:
             for run in runs:
-                self._url_runs.release(run.target, run.kind, error)
+                self.release(run.target, run.kind, error)
             raise
 
     def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
@@ -120,12 +159,11 @@ class PageWork:
         target, former, policy = run.target, run.entered.former, run.policy
         try:
             if target.role:
-                work = self.sitemaps.work if target.role == SITEMAP else self.soft_404_check.work
-                return work(run, too_complex=too_complex)
+                return self.roles.work(run, too_complex=too_complex)
             if too_complex:
-                received = self._with_known_links(run, TOO_COMPLEX, former)
+                received = self._url_runs.with_known_links(run, TOO_COMPLEX, former)
             else:
-                received = self.fetch(run, former=former)
+                received = self._url_runs.fetch(run, former=former)
             result = received
             if received.state == "redirected" and target.redirects >= policy.traps.redirects:
                 detail = f"to {received.detail}"
@@ -133,7 +171,7 @@ class PageWork:
             elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
                 result = FetchResult("gone", Reason.SOFT_404, status=received.status)
             result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
-            self.store(target, result)
+            self._url_runs.store_result(target, result)
             # The hash is that of the received text, also where the crawl sees no page.
             return self._with_links(replace(run, result=result, text=_hash_of(received)))
         except FetchError as error:
@@ -148,7 +186,7 @@ class PageWork:
         """
         target, former = run.target, run.entered.former
         is_allowed = target.canonical_key not in run.policy.blocked and run.rules.allows(target.url)
-        stored, _ = self._stored(target, former) if former and is_allowed else (None, b"")
+        stored, _ = self._url_runs.stored(target, former) if former and is_allowed else (None, b"")
         if former and stored:
             return self._with_links(replace(run, result=not_due(stored, former)))
         return replace(run, entered=replace(run.entered, fetch=True))
@@ -159,7 +197,7 @@ class PageWork:
         """Return the result for a page of a client's own message; None where it is already completed in its crawl.
 
         Within a crawl, one GET serves the messages `index` and `crawl` of a page. Raises Postpone while the host or
-        another worker is busy, and what `fetch` raises; InvalidMessage for a crawl of another domain.
+        another worker is busy, and what `UrlRuns.fetch` raises; InvalidMessage for a crawl of another domain.
         """
 
         def get() -> FetchResult:
@@ -167,12 +205,12 @@ class PageWork:
                 return FetchResult("gone", Reason.BLOCKED)
             run, limits = self._url_runs.prepare(target), self._url_runs.host_limits
             if too_complex:
-                return self._with_known_links(run, TOO_COMPLEX, former)
+                return self._url_runs.with_known_links(run, TOO_COMPLEX, former)
             wait = limits.reserve(run.host, requester=target.canonical_key)
             if wait > 0:
                 raise host_is_busy(run.host, wait)
             try:
-                return self.fetch(run, former=former)
+                return self._url_runs.fetch(run, former=former)
             finally:
                 limits.release(run.host, requester=target.canonical_key)
 
@@ -180,90 +218,29 @@ class PageWork:
             return get()
         return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
 
-    def fetch(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
-        """Request a page now and classify the response. The caller has waited for the host.
-
-        With `former`, the request is conditional if the stored page is the one that the former crawl found.
-        ServerError, ConnectionFailed, ResponseTimeout and RobotsUnavailable may pass with time; ForbiddenAddress does
-        not.
-        """
-        target = run.target
-        if target.canonical_key in run.policy.blocked:
-            return FetchResult("gone", Reason.BLOCKED)
-        if not run.rules.allows(target.url):
-            return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
-        stored, data = self._stored(target, former) if former else (None, b"")
-        result = self._url_runs.request_and_classify(run, headers=former.headers if former and stored else None)
-        if former and stored and result.status == NOT_MODIFIED:
-            return not_modified(result, stored, former)
-        if stored and result.page and to_json(result.page) == data:
-            return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
-        # Its links are unknown after a 304, too, that answers no validators. Those of a page without text are known.
-        is_unread = not result.page and result.state in ("skipped", "unchanged") and result.reason != Reason.EMPTY
-        return self._with_known_links(run, result, former, stored) if is_unread else result
-
-    def _with_known_links(
-        self, run: UrlRun, result: FetchResult, former: Former | None, stored: Page | None = None
-    ) -> FetchResult:
-        """Return the result of a skipped page with the links of what is stored of it, which stays as well.
-
-        `stored` is the stored page where it was read before. One that is not stored, such as a redirect, has the links
-        by which the former crawl found pages.
-        """
-        stored = stored or self._page(run.target)[0]
-        urls = [link.url for link in stored.links] if stored else former.links if former else ()
-        if not urls:
-            return result
-        anchors = [(link.url, link.text) for link in result.links] + [(url, "") for url in urls]
-        links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self._url_runs.limits.links)
-        return replace(result, links=links)
-
-    def _stored(self, target: CrawlUrl, former: Former) -> tuple[Page | None, bytes]:
-        """Return what `_page` returns, if the page is the one that the former crawl found."""
-        page, data = self._page(target)
-        if page is None or page.version != CONTENT_VERSION or page.url != target.url:
-            return None, b""
-        return (page, data) if former.hash and content_hash(page) == former.hash else (None, b"")
-
-    def _page(self, target: CrawlUrl) -> tuple[Page | None, bytes]:
-        """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
-        key = content_key(target.domain, page_id(target.canonical_key))
-        stored = get_if_present(self._store, key)
-        content = decoded_if_intact(self._store, key, stored, content_of)
-        return (content, stored.data) if stored and isinstance(content, Page) else (None, b"")
-
-    def store(self, target: CrawlUrl, result: FetchResult) -> str:
-        """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
-
-        A page that is gone becomes a tombstone if it was stored before.
-        """
-        own_id = page_id(target.canonical_key)
-        object_key = content_key(target.domain, own_id)
-        if result.state == "indexed" and result.page:
-            self._store.put(object_key, to_json(result.page))
-        elif result.state in ("gone", "redirected"):
-            try:
-                self._store.stat(object_key)
-            except ObjectNotFound:
-                return ""
-            why = result.reason if result.state == "gone" else "redirect"
-            tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
-            self._store.put(object_key, to_json(tombstone))
-            return ""
-        elif result.state == "skipped":
-            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
-        return own_id
+    def release(self, target: CrawlUrl, kind: MessageKind, error: BaseException) -> None:
+        """End a run that did not complete its message. Unless the error is Postpone, it leaves the admission window."""
+        named, failed = (target.key, host_of(target.url)), not isinstance(error, Postpone)
+        self._frontier.release(target.crawl_id, kind, *named, failed=failed, error=error_with_class(error))
 
     def complete_message(
         self, target: CrawlUrl, kind: MessageKind, result: FetchResult, *, recorded: bool
     ) -> Completed:
         """Complete an `index` or a `crawl` of a start page, whose crawl is `recorded`, or of a client's crawl."""
         run = replace(self._url_runs.prepare(target), kind=kind, recorded=recorded, result=result)
-        return self.complete(run)
+        return self._complete([self._with_links(run)])
 
-    def complete(self, run: UrlRun) -> Completed:
-        """Complete a page's message with what the page leads to."""
-        return self._url_runs.complete([self._with_links(run)])
+    def _complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
+        """Complete a message of URLs, and return the pages that are admitted now, up to `batch` in a message."""
+        first, policy = runs[0], runs[0].policy
+        return self._frontier.complete(
+            first.target.crawl_id,
+            [_completion_of(each) for run in runs for each in (run, *run.beside)],
+            host=first.host,
+            max_pages=policy.settings.max_pages,
+            traps=policy.traps,
+            batch=batch,
+        )
 
     def _with_links(self, run: UrlRun) -> UrlRun:
         """Return a run with the hash of its page's text, and what the page leads to, which is nothing of an `index`.
@@ -278,10 +255,10 @@ class PageWork:
         redirects = target.redirects + 1 if run.kind == "page" and result.state == "redirected" else 0
         links, excluded, found = result.links, result.excluded, list[FrontierUrl]()
         if are_full(links, limit=self._url_runs.limits.links):  # The pages of further ones have not vanished.
-            self._url_runs.frontier.note_cut(target.crawl_id)
+            self._frontier.note_cut(target.crawl_id)
         if target.depth == 0 and not is_move(result):
-            run = replace(run, beside=(self.sitemaps.of_robots_txt(run),))
-            found += self.soft_404_check.found_at(target)
+            run = replace(run, beside=(self.roles.of_robots_txt(run),))
+            found += self.roles.soft_404_check_of(target)
         if below > run.policy.settings.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()
@@ -330,3 +307,92 @@ def redirect_of_start_page(target: CrawlUrl, result: FetchResult) -> FetchResult
 def is_move(result: FetchResult) -> bool:
     """Return whether a result is a redirect out of the scope."""
     return result.state == "redirected" and not result.links
+
+
+def _completion_of(run: UrlRun) -> Completion:
+    """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
+    if run.error:
+        return Completion(kind=run.kind, key=run.target.key, state="f", error=error_with_class(run.error))
+    entry, line = entry_of(run.target, run.result), ""
+    if run.kind != "crawl":
+        CRAWLED_URLS.add(entry.state, entry.reason)
+    if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
+        entry.links = first_links(entry.links)
+    if run.recorded and run.kind != "crawl":
+        line = entry.to_line().decode()
+    return Completion(
+        kind=run.kind,
+        key=run.target.key,
+        line=line,
+        # What is stored of a skipped page stays, but most of these were never stored.
+        indexed=run.kind != "crawl" and entry.state in STORED_STATES,
+        links=run.found,
+        text=run.text,
+        excluded=run.excluded,
+    )
+
+
+def entry_of(target: CrawlUrl, result: FetchResult) -> UrlEntry:
+    """Return the entry of the crawl record for the result of a page, or of a sitemap."""
+    page, reason, detail = result.page, result.reason, result.detail
+    if page and page.canonical:
+        reason, detail = Reason.CANONICAL, page.canonical
+    return UrlEntry(
+        url=target.url,
+        page_id=page_id(target.key),
+        state=result.state,
+        at=time.time(),
+        reason=reason,
+        detail=detail,
+        status=result.status,
+        depth=target.depth,
+        referrer=target.referrer,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        hash=content_hash(page) if page else result.hash,
+        # A stored page has its links.
+        links=() if page else tuple(link.url for link in result.links),
+        interval=result.interval,
+        due=result.due,
+    )
+
+
+def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FrontierUrl]) -> None:
+    """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
+    for each in messages:
+        found = (each.depth, each.referrer, each.redirects, each.role)
+        complete_dead(frontier, CrawlUrl(each.url, domain, each.canonical_key, crawl_id, *found), each.kind, lost=True)
+
+
+def complete_dead(frontier: Frontier, target: CrawlUrl, kind: MessageKind, *, lost: bool = False) -> None:
+    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack.
+
+    The crawl is noted as cut if the pages that the message leads to are unknown then.
+    """
+    key = target.key
+    crawl = frontier.crawl(target.crawl_id)
+    if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
+        return
+    if crawl is None and kind == "page":  # Redis has lost the crawl: without an entry, the sweep must find the page.
+        return
+    failures, former = frontier.failures(target.crawl_id, kind, key), frontier.former(target.crawl_id, key)
+    entry = UrlEntry(
+        url=target.url,
+        page_id=page_id(key),
+        state="lost" if lost else "failed",
+        at=time.time(),
+        reason=Reason.LOST if lost else Reason.DEAD_LETTERED,
+        detail=str(failures) if failures else "",
+        depth=target.depth,
+        referrer=target.referrer,
+        links=former.links if former else (),
+    )
+    if kind != "crawl":
+        CRAWLED_URLS.add(entry.state, entry.reason)
+    if kind == "crawl" or target.role == SITEMAP:
+        frontier.note_cut(target.crawl_id)
+    recorded = crawl is not None and crawl.recorded
+    line = entry.to_line().decode() if recorded and kind != "crawl" else ""
+    # Without a look at robots.txt: this runs in the event loop of the worker's main process.
+    host = Host(host_of(target.url), delay=0, concurrency=1)
+    frontier.complete(target.crawl_id, [Completion(kind=kind, key=key, state="x", line=line)], host=host)

@@ -1,38 +1,41 @@
-"""The runs of the URLs of pages, sitemaps and soft-404 checks: how one begins, requests its URL and is completed."""
+"""One run of a URL's message: how the URL is requested, what the response means, and what is stored of a page."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from redis import Redis
 
-from app.broker.errors import ApplicationError, Postpone, error_with_class
-from app.counters import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, CRAWLED_URLS, status_label
+from app.broker.errors import ApplicationError
+from app.counters import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, status_label
 from app.crawl.fetch.clients import SiteClient, SiteClients
 from app.crawl.fetch.robots import RobotsRules
-from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
-from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind, frontier_url
-from app.crawl.parse.classify import FetchResult, Limits, classify, other_url_of_page
+from app.crawl.frontier.values import Entered, FrontierUrl, Host, MessageKind
+from app.crawl.parse.classify import FetchResult, Limits, classify, not_modified, other_url_of_page
 from app.crawl.parse.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
-from app.crawl.record.entries import STORED_STATES, UrlEntry, content_hash, first_links
+from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
-from app.crawl.recorder import CrawlRecorder
-from app.crawl.urls import SITEMAP, CrawlUrl, host_of
-from app.errors import FetchError, ServerError
+from app.crawl.urls import CrawlUrl, host_of, links_in_scope
+from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.response import Response
-from app.storage.layout import page_id
+from app.storage.damage import decoded_if_intact
+from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
+from app.storage.reading import get_if_present
+from app.storage.store import ObjectStore
 from config.settings import Settings
 
-#: Seconds that a message waits whose crawl Redis lost while it was restored.
-_LOST_AGAIN = 1.0
+log = logging.getLogger(__name__)
+
+#: The status of a page that is as the validators of the request say.
+_NOT_MODIFIED: Final = 304
 
 #: Redirects from one URL of a page to another that one run follows.
 _MAX_OTHER_URLS: Final = 5
@@ -73,13 +76,10 @@ class UrlRun:
 
 
 class UrlRuns:
-    """Begins runs, requests their URLs and completes them; one per process, which owns its HTTP connections."""
+    """Prepares runs, requests their URLs and stores their pages; one per process, which owns its HTTP connections."""
 
-    def __init__(
-        self, frontier: Frontier, recorder: CrawlRecorder, *, settings: Settings, redis: Redis, policies: PolicyOfDomain
-    ) -> None:
-        self.frontier = frontier
-        self.recorder = recorder
+    def __init__(self, store: ObjectStore, *, settings: Settings, redis: Redis, policies: PolicyOfDomain) -> None:
+        self.store = store
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
         self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
@@ -98,37 +98,6 @@ class UrlRuns:
         name, delay = host_of(target.url), max(policy.settings.host_delay, rules.crawl_delay or 0)
         host = Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
         return UrlRun(target=target, policy=policy, client=client, rules=rules, host=host)
-
-    def enter(self, targets: Sequence[CrawlUrl], *, message_id: str, due: bool = False) -> list[UrlRun]:
-        """Begin the run of a message of URLs of one host, in a crawl that Redis may have lost.
-
-        What an interrupted run of the same message still holds is released. With `due`, pages are requested whatever
-        the former crawl found. Nothing is left to do for a message of a removed site. Raises what `prepare` and
-        `Frontier.enter` raise, such as Postpone while the host is busy. A FetchError is noted as a failure of each URL.
-        """
-        try:
-            first = self.prepare(targets[0])
-        except FetchError as error:  # Of the robots.txt, without which no page is requested.
-            for each in targets:
-                self.release(each, "page", error)
-            raise
-        target, policy = first.target, first.policy
-        runs = [replace(first, target=each) for each in targets]
-        enter = partial(
-            self.frontier.enter,
-            *(target.crawl_id, target.domain, list(map(frontier_url, targets)), first.host),
-            message_id=message_id,
-            due=due,
-            traps=policy.traps,
-        )
-        entered = enter()
-        if not entered[0].crawl_found:
-            if not self.recorder.restore(target):
-                return runs
-            entered = enter()
-        if not entered[0].crawl_found:
-            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again", code="crawl-lost")
-        return [replace(run, entered=each) for run, each in zip(runs, entered, strict=True)]
 
     def request_and_classify(self, run: UrlRun, *, headers: Mapping[str, str] | None = None) -> FetchResult:
         """Request a page or a soft-404 check, and return what its response means; a ServerError may pause the host.
@@ -151,45 +120,79 @@ class UrlRuns:
             self.host_limits.pause_after(run.host, error)
             raise
 
-    def release(self, target: CrawlUrl, kind: MessageKind, error: BaseException) -> None:
-        """End a run that did not complete its message. Unless the error is Postpone, it leaves the admission window."""
-        named, failed = (target.key, host_of(target.url)), not isinstance(error, Postpone)
-        self.frontier.release(target.crawl_id, kind, *named, failed=failed, error=error_with_class(error))
+    def fetch(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
+        """Request a page now and classify the response. The caller has waited for the host.
 
-    def complete(self, runs: Sequence[UrlRun], *, batch: int = 0) -> Completed:
-        """Complete a message of URLs, and return the pages that are admitted now, up to `batch` in a message."""
-        first, policy = runs[0], runs[0].policy
-        return self.frontier.complete(
-            first.target.crawl_id,
-            [_completion_of(each) for run in runs for each in (run, *run.beside)],
-            host=first.host,
-            max_pages=policy.settings.max_pages,
-            traps=policy.traps,
-            batch=batch,
-        )
+        With `former`, the request is conditional if the stored page is the one that the former crawl found.
+        ServerError, ConnectionFailed, ResponseTimeout and RobotsUnavailable may pass with time; ForbiddenAddress does
+        not.
+        """
+        target = run.target
+        if target.canonical_key in run.policy.blocked:
+            return FetchResult("gone", Reason.BLOCKED)
+        if not run.rules.allows(target.url):
+            return FetchResult("gone", Reason.ROBOTS, run.rules.denial(target.url))
+        stored, data = self.stored(target, former) if former else (None, b"")
+        result = self.request_and_classify(run, headers=former.headers if former and stored else None)
+        if former and stored and result.status == _NOT_MODIFIED:
+            return not_modified(result, stored, former)
+        if stored and result.page and to_json(result.page) == data:
+            return replace(result, state="unchanged", reason=Reason.SAME_CONTENT)
+        # Its links are unknown after a 304, too, that answers no validators. Those of a page without text are known.
+        is_unread = not result.page and result.state in ("skipped", "unchanged") and result.reason != Reason.EMPTY
+        return self.with_known_links(run, result, former, stored) if is_unread else result
 
+    def with_known_links(
+        self, run: UrlRun, result: FetchResult, former: Former | None, stored: Page | None = None
+    ) -> FetchResult:
+        """Return the result of a skipped page with the links of what is stored of it, which stays as well.
 
-def _completion_of(run: UrlRun) -> Completion:
-    """Return how a URL's run ends, which is counted. Of a `crawl`, the record gets no line."""
-    if run.error:
-        return Completion(kind=run.kind, key=run.target.key, state="f", error=error_with_class(run.error))
-    entry, line = entry_of(run.target, run.result), ""
-    if run.kind != "crawl":
-        CRAWLED_URLS.add(entry.state, entry.reason)
-    if run.kind == "page":  # The frontier adds the links by which the crawl finds pages.
-        entry.links = first_links(entry.links)
-    if run.recorded and run.kind != "crawl":
-        line = entry.to_line().decode()
-    return Completion(
-        kind=run.kind,
-        key=run.target.key,
-        line=line,
-        # What is stored of a skipped page stays, but most of these were never stored.
-        indexed=run.kind != "crawl" and entry.state in STORED_STATES,
-        links=run.found,
-        text=run.text,
-        excluded=run.excluded,
-    )
+        `stored` is the stored page where it was read before. One that is not stored, such as a redirect, has the links
+        by which the former crawl found pages.
+        """
+        stored = stored or self._page(run.target)[0]
+        urls = [link.url for link in stored.links] if stored else former.links if former else ()
+        if not urls:
+            return result
+        anchors = [(link.url, link.text) for link in result.links] + [(url, "") for url in urls]
+        links, _ = links_in_scope(run.target.url, anchors, scope=run.policy.scope, limit=self.limits.links)
+        return replace(result, links=links)
+
+    def stored(self, target: CrawlUrl, former: Former) -> tuple[Page | None, bytes]:
+        """Return what `_page` returns, if the page is the one that the former crawl found."""
+        page, data = self._page(target)
+        if page is None or page.version != CONTENT_VERSION or page.url != target.url:
+            return None, b""
+        return (page, data) if former.hash and content_hash(page) == former.hash else (None, b"")
+
+    def _page(self, target: CrawlUrl) -> tuple[Page | None, bytes]:
+        """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
+        key = content_key(target.domain, page_id(target.canonical_key))
+        stored = get_if_present(self.store, key)
+        content = decoded_if_intact(self.store, key, stored, content_of)
+        return (content, stored.data) if stored and isinstance(content, Page) else (None, b"")
+
+    def store_result(self, target: CrawlUrl, result: FetchResult) -> str:
+        """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
+
+        A page that is gone becomes a tombstone if it was stored before.
+        """
+        own_id = page_id(target.canonical_key)
+        object_key = content_key(target.domain, own_id)
+        if result.state == "indexed" and result.page:
+            self.store.put(object_key, to_json(result.page))
+        elif result.state in ("gone", "redirected"):
+            try:
+                self.store.stat(object_key)
+            except ObjectNotFound:
+                return ""
+            why = result.reason if result.state == "gone" else "redirect"
+            tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
+            self.store.put(object_key, to_json(tombstone))
+            return ""
+        elif result.state == "skipped":
+            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
+        return own_id
 
 
 def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
@@ -206,69 +209,3 @@ def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes:
         CRAWL_SECONDS.add(amount=time.perf_counter() - began)
     CRAWL_BYTES.add(amount=len(response.body))
     return response
-
-
-def entry_of(target: CrawlUrl, result: FetchResult) -> UrlEntry:
-    """Return the entry of the crawl record for the result of a page, or of a sitemap."""
-    page, reason, detail = result.page, result.reason, result.detail
-    if page and page.canonical:
-        reason, detail = Reason.CANONICAL, page.canonical
-    return UrlEntry(
-        url=target.url,
-        page_id=page_id(target.key),
-        state=result.state,
-        at=time.time(),
-        reason=reason,
-        detail=detail,
-        status=result.status,
-        depth=target.depth,
-        referrer=target.referrer,
-        etag=result.etag,
-        last_modified=result.last_modified,
-        hash=content_hash(page) if page else result.hash,
-        # A stored page has its links.
-        links=() if page else tuple(link.url for link in result.links),
-        interval=result.interval,
-        due=result.due,
-    )
-
-
-def complete_lost(frontier: Frontier, domain: str, crawl_id: str, messages: Iterable[FrontierUrl]) -> None:
-    """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
-    for each in messages:
-        found = (each.depth, each.referrer, each.redirects, each.role)
-        complete_dead(frontier, CrawlUrl(each.url, domain, each.canonical_key, crawl_id, *found), each.kind, lost=True)
-
-
-def complete_dead(frontier: Frontier, target: CrawlUrl, kind: MessageKind, *, lost: bool = False) -> None:
-    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack.
-
-    The crawl is noted as cut if the pages that the message leads to are unknown then.
-    """
-    key = target.key
-    crawl = frontier.crawl(target.crawl_id)
-    if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
-        return
-    if crawl is None and kind == "page":  # Redis has lost the crawl: without an entry, the sweep must find the page.
-        return
-    failures, former = frontier.failures(target.crawl_id, kind, key), frontier.former(target.crawl_id, key)
-    entry = UrlEntry(
-        url=target.url,
-        page_id=page_id(key),
-        state="lost" if lost else "failed",
-        at=time.time(),
-        reason=Reason.LOST if lost else Reason.DEAD_LETTERED,
-        detail=str(failures) if failures else "",
-        depth=target.depth,
-        referrer=target.referrer,
-        links=former.links if former else (),
-    )
-    if kind != "crawl":
-        CRAWLED_URLS.add(entry.state, entry.reason)
-    if kind == "crawl" or target.role == SITEMAP:
-        frontier.note_cut(target.crawl_id)
-    recorded = crawl is not None and crawl.recorded
-    line = entry.to_line().decode() if recorded and kind != "crawl" else ""
-    # Without a look at robots.txt: this runs in the event loop of the worker's main process.
-    host = Host(host_of(target.url), delay=0, concurrency=1)
-    frontier.complete(target.crawl_id, [Completion(kind=kind, key=key, state="x", line=line)], host=host)

@@ -10,7 +10,7 @@ from redis import RedisError
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import MessageKind
-from app.crawl.url_runs import complete_dead
+from app.crawl.page import complete_dead
 from app.messages.crawl_messages import as_found, crawl_id_of, pages_of, parsed_crawl_url
 from app.redis_state.client import get_quick_redis
 from app.redis_state.outage import is_outage, without_redis

@@ -13,12 +13,12 @@ import pytest
 
 import tasks.site
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host
+from app.crawl.page import complete_dead, complete_lost
 from app.crawl.parse.classify import FetchResult, Limits, classify
 from app.crawl.parse.extract.lexbor import LexborExtractor
 from app.crawl.policy import CrawlPolicy
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.reasons import Reason
-from app.crawl.url_runs import complete_dead, complete_lost
 from app.crawl.urls import CrawlUrl, Link, Scope
 from app.errors import ResourceNotFound
 from app.http.response import Response
@@ -63,7 +63,7 @@ def complete(
     else:
         result = given
     page = replace(target(name, depth), crawl_id=crawl_id)
-    process.pages.store(page, result)
+    process.url_runs.store_result(page, result)
     complete_page(process, page, result, policy=policy)
 
 

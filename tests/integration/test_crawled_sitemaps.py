@@ -147,7 +147,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
     for status_code in (200, 203):
         site.set("/sitemap.xml", bomb(12 * 1024 * 1024, block=markup, status=status_code))
         began = time.process_time()
-        reads[status_code] = process.pages.sitemaps.read(process.url_runs.prepare(target))
+        reads[status_code] = process.pages.roles.read(process.url_runs.prepare(target))
         spent[status_code] = time.process_time() - began
         memory[status_code] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert reads[203] == reads[200]
@@ -155,7 +155,7 @@ def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process:
     assert spent[203] < 5 * spent[200]
     assert memory[203] - memory[200] < 100_000  # kB
     site.set("/sitemap.xml", reply(f"<urlset><url><loc>{site.at('/hidden')}</loc></url></urlset>", status=203))
-    found = process.pages.sitemaps.read(process.url_runs.prepare(target))
+    found = process.pages.roles.read(process.url_runs.prepare(target))
     assert [page.url for page in found.pages] == [site.at("/hidden")]
 
 

@@ -25,7 +25,7 @@ from app.broker.dead_letters import shards
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.worker.task import Task
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host, MessageKind
-from app.crawl.url_runs import complete_dead
+from app.crawl.page import complete_dead
 from app.crawl.urls import parse_crawl_url
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message

@@ -19,8 +19,8 @@ import tasks.site
 from app.broker.errors import Postpone
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.frontier.values import Crawl, FrontierUrl, Host, host_keys
+from app.crawl.page import complete_dead
 from app.crawl.reports.explanation import explain_url
-from app.crawl.url_runs import complete_dead
 from app.crawl.urls import CrawlUrl, canonical_key
 from app.errors import ServerError
 from app.pack.manifest import read_manifest
@@ -277,9 +277,8 @@ def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: C
     crawl(process, site, "one")
     target = CrawlUrl(site.at("/amber"), site.domain, site.at("/amber"))
     site.set("/amber", versioned("/amber", "Later text", '"2"'))
-    process.pages.store(
-        target, process.pages.fetch(process.url_runs.prepare(target))
-    )  # As by another message, without a new entry.
+    # As by another message, without a new entry.
+    process.url_runs.store_result(target, process.url_runs.fetch(process.url_runs.prepare(target)))
     site.set("/amber", versioned("/amber"))
     requests = crawl(process, site, "two")
     sent = {request.path: request.headers.get("if-none-match") for request in requests}
@@ -453,7 +452,7 @@ class SoftSite(Site):
 
 @pytest.fixture
 def soft_site(process: Context) -> Iterator[SoftSite]:
-    process.pages.soft_404_check._is_on = True
+    process.pages.roles._checks_soft_404 = True
     links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
     with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
         site.set("/docs/amber", page("A", "Amber"))

@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 
 from app.crawl.frontier.values import Crawl
+from app.crawl.page import complete_dead
 from app.crawl.parse.classify import FetchResult
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
-from app.crawl.url_runs import complete_dead
 from app.crawl.urls import CrawlUrl, Link
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json

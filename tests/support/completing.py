@@ -29,7 +29,8 @@ def complete_page(
     process: Context, target: CrawlUrl, result: FetchResult, *, policy: CrawlPolicy | None = None
 ) -> Completed:
     """Complete a page that has this result; return what its crawl admits."""
-    return process.pages.complete(run_of(process, target, result, policy=policy))
+    run = run_of(process, target, result, policy=policy)
+    return process.pages._complete([process.pages._with_links(run)])
 
 
 def enter_one(frontier: Frontier, crawl_id: str, domain: str, link: FrontierUrl, host: Host, **options: Any) -> Entered:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app.crawl.page import entry_of
 from app.crawl.parse.classify import (
     FetchResult,
     Limits,
@@ -19,7 +20,6 @@ from app.crawl.parse.classify import (
 from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.parse.extract.contract import Extractor
 from app.crawl.parse.extract.lexbor import LexborExtractor
-from app.crawl.url_runs import entry_of
 from app.crawl.urls import CrawlUrl, Link, Scope, canonical_key
 from app.errors import ServerError
 from app.http.response import Response, retry_after
