@@ -36,8 +36,7 @@ from app.redis_state.run_id import RedisRunId
 from app.sites.crawl_policies import SitePolicies
 from app.sites.scheduler import CrawlScheduler
 from app.storage.damage import DamageNotes, note_damaged
-from app.storage.disk_watch import CHECK_INTERVAL, watch_disk
-from app.storage.folder import FolderStore
+from app.storage.folder import CHECK_INTERVAL, FolderStore, watch_disk
 from app.storage.open import store_of
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore

@@ -24,6 +24,7 @@ import errno
 import itertools
 import os
 import secrets
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -53,6 +54,11 @@ NAMINGS: Final = 10
 WRITTEN_BACK: Final = 120.0
 #: Errors of a file system without hard links.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+
+#: Seconds after which one use of the disk counts as hung. A large pack may take half a minute to be flushed.
+HANG_SECONDS: Final = 60.0
+#: Seconds between two checks.
+CHECK_INTERVAL: Final = 5.0
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -332,6 +338,30 @@ class FolderStore:
             raise StoreError(f"{key}: {error}") from error
         finally:
             self.busy_since = 0.0
+
+
+def watch_disk(
+    store: FolderStore,
+    on_hang: Callable[[float], None],
+    *,
+    hang_seconds: float = HANG_SECONDS,
+    interval: float = CHECK_INTERVAL,
+) -> Callable[[], None]:
+    """Call `on_hang` with the seconds at each check at which the disk hangs, in a thread; return what ends it.
+
+    The thread that uses the disk waits in the system, and cannot notice it.
+    """
+    stopped = threading.Event()
+
+    def watch() -> None:
+        while not stopped.wait(interval):
+            since = store.busy_since
+            seconds = time.monotonic() - since
+            if since and seconds > hang_seconds:
+                on_hang(seconds)
+
+    threading.Thread(target=watch, name="disk watch", daemon=True).start()
+    return stopped.set
 
 
 def _version(status: os.stat_result) -> str:

@@ -19,8 +19,7 @@ from app.broker.errors import Postpone
 from app.crawl.frontier.values import Crawl
 from app.pack.manifest import read_manifest
 from app.storage import s3
-from app.storage.disk_watch import watch_disk
-from app.storage.folder import FolderStore
+from app.storage.folder import FolderStore, watch_disk
 from app.storage.layout import content_key, page_id
 from config.settings import Settings
 from tasks.base import Context, _note_hang
@@ -193,24 +192,15 @@ def bucket(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     return {**environment, **keys, "AWS_EC2_METADATA_DISABLED": "true", "STORE_URL": "s3://bucket"}
 
 
-@pytest.mark.parametrize("status", [503, 507])
+@pytest.mark.parametrize("status", [503, 507, None], ids=["fails", "is full", "is silent"])
 def test_a_page_waits_while_the_bucket_takes_nothing(
-    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch, status: int
+    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch, status: int | None
 ) -> None:
-    with Site() as server:
-        monkeypatch.setattr(server, "route", answering(status))
-        bucket["STORE_URL"] += f"?endpoint=http://{server.domain}"
-        with task_context(bucket, settings, monkeypatch) as process:
-            with pytest.raises(Postpone, match="the store is unavailable"):
-                index(url=site.at("/"))
-            assert process.store_breaker.seconds_open() > 0
-
-
-def test_a_page_waits_while_the_bucket_is_silent(
-    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        bucket["STORE_URL"] += f"?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+    with Site() as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        if status is not None:
+            monkeypatch.setattr(server, "route", answering(status))
+        endpoint = server.domain if status is not None else f"127.0.0.1:{silent.getsockname()[1]}"
+        bucket["STORE_URL"] += f"?endpoint=http://{endpoint}"
         with task_context(bucket, settings, monkeypatch) as process:
             with pytest.raises(Postpone, match="the store is unavailable"):
                 index(url=site.at("/"))
