@@ -24,9 +24,15 @@ from app.crawl.record.crawls import (
 )
 from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
-from app.crawl.record.latest import LatestEntries
 from app.crawl.record.removed_sites import removed_at
-from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
+from app.crawl.record.segments import (
+    LatestEntries,
+    append_segment,
+    latest_entries,
+    next_offset,
+    read_entries,
+    write_excluded,
+)
 from app.crawl.reports.crawl_report import CrawlReport, read_report
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import CrawlUrl, canonical_key

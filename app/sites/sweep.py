@@ -12,9 +12,8 @@ from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import FetchedPage, FrontierUrl, is_sitemap
 from app.crawl.record.crawls import CrawlRecord, list_crawls
 from app.crawl.record.entries import STORED_STATES, UrlEntry
-from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
-from app.crawl.record.segments import latest_entries
+from app.crawl.record.segments import LatestEntries, latest_entries
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.traps import soft_404_check_url, text_hash
 from app.crawl.urls import SITEMAP, SOFT_404_CHECK, canonical_key, robots_url

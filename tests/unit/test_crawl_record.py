@@ -29,9 +29,15 @@ from app.crawl.record.crawls import (
 )
 from app.crawl.record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, STORED_STATES, Former, UrlEntry, UrlState
 from app.crawl.record.keys import CrawlRef
-from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import MEANINGS, Reason
-from app.crawl.record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
+from app.crawl.record.segments import (
+    LatestEntries,
+    append_segment,
+    latest_entries,
+    next_offset,
+    read_entries,
+    write_excluded,
+)
 from app.crawl.reports.crawl_report import mark_duplicates
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import Page, page_id

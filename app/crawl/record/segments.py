@@ -1,17 +1,20 @@
-"""Segments of a crawl record: compressed objects with the entries of its URLs, each written once."""
+"""The entries of a crawl record: compressed segments, each written once, and the last entry of each page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import pickle
+import sqlite3
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import fields
 from itertools import chain, takewhile
-from operator import eq
-from typing import Final
+from operator import attrgetter, eq
+from typing import Any, Final
 
 import zstandard
 
-from app.crawl.record.entries import UrlEntry
+from app.crawl.record.entries import STORED_STATES, UrlEntry
 from app.crawl.record.keys import CrawlRef
-from app.crawl.record.latest import LatestEntries
 from app.errors import ObjectDamaged, PreconditionFailed
 from app.storage.damage import note_damaged, read_if_intact
 from app.storage.reading import decoded, read_objects
@@ -21,6 +24,34 @@ from app.storage.store import ObjectStore
 MAX_UNCOMPRESSED: Final = 64 * 2**20
 
 ZSTD_LEVEL: Final = 6
+
+#: Kibibytes of the file that are kept in memory.
+_CACHE: Final = 16_384
+
+#: SQLite deletes the file of a database without a name when it is closed (https://sqlite.org/inmemorydb.html).
+_TEMPORARY: Final = ""
+_SCHEMA: Final = f"""
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -{_CACHE};
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY, page_id BLOB UNIQUE, entry BLOB, hash BLOB, url_length INTEGER, url BLOB
+);
+BEGIN;
+"""
+_INSERT: Final = """
+INSERT INTO entries (page_id, entry, hash, url_length, url) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (page_id) DO UPDATE SET
+    entry = excluded.entry, hash = excluded.hash, url_length = excluded.url_length, url = excluded.url
+"""
+_SAME_HASH: Final = """
+SELECT hash, entry FROM entries
+WHERE hash IN (SELECT hash FROM entries WHERE hash != x'' GROUP BY hash HAVING count(*) > 1)
+ORDER BY hash, url_length, url
+"""
+
+_values_of: Final = attrgetter(*(field.name for field in fields(UrlEntry)))
+_NAMES: Final = tuple(field.name for field in fields(UrlEntry))
 
 
 def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequence[bytes]) -> tuple[int, int]:
@@ -138,3 +169,83 @@ def _lines_of(key: str, data: bytes) -> list[bytes]:
         return zstandard.ZstdDecompressor().decompress(data).splitlines()
     except zstandard.ZstdError as error:
         raise ObjectDamaged(f"not a segment of a crawl record: {error}") from error
+
+
+class LatestEntries(Mapping[str, UrlEntry]):
+    """The last entry of each page by page id, in the order of their first entries.
+
+    Entries are read from the file each time: two look-ups of one page give equal objects, but not the same one.
+    """
+
+    def __init__(self, entries: Iterable[UrlEntry]) -> None:
+        """Write the entries to the file. Any thread may read them."""
+        #: Whether the crawl has no other entries: no segment of its record is damaged or missing.
+        self.is_complete = True
+        self._database = sqlite3.connect(_TEMPORARY, isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.executescript(_SCHEMA)
+        self._database.executemany(_INSERT, map(_row, entries))
+        self._database.execute("COMMIT")
+
+    def __getitem__(self, page_id: str) -> UrlEntry:
+        row = self._database.execute("SELECT entry FROM entries WHERE page_id = ?", (_bytes(page_id),)).fetchone()
+        if row is None:
+            raise KeyError(page_id)
+        return _unpickled(*row)
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.page_id for entry in self.values())
+
+    def __len__(self) -> int:
+        (number,) = self._database.execute("SELECT count(*) FROM entries").fetchone()
+        return int(number)
+
+    def values(self) -> ValuesView[UrlEntry]:
+        """Return the entries, which are read as they are iterated over."""
+        return _Values(self)
+
+    def read(self) -> Iterator[UrlEntry]:
+        """Yield the entries in order."""
+        for row in self._database.execute("SELECT entry FROM entries ORDER BY number"):
+            yield _unpickled(*row)
+
+    def copies(self) -> Iterator[tuple[UrlEntry, UrlEntry]]:
+        """Yield each stored page whose title and text others have, with the one of them that has the shortest URL.
+
+        The entries may be replaced meanwhile.
+        """
+        former, first = b"", None
+        for hashed, data in self._database.execute(_SAME_HASH):
+            entry = _unpickled(data)
+            if first is None or hashed != former:
+                former, first = hashed, entry
+            else:
+                yield entry, first
+
+    def replace(self, entry: UrlEntry) -> None:
+        """Replace the entry of a page."""
+        self._database.execute(_INSERT, _row(entry))
+
+
+class _Values(ValuesView[UrlEntry]):
+    def __init__(self, entries: LatestEntries) -> None:
+        super().__init__(entries)
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[UrlEntry]:
+        return self._entries.read()
+
+
+def _row(entry: UrlEntry) -> tuple[Any, ...]:
+    hashed = _bytes(entry.hash) if entry.state in STORED_STATES else b""
+    values = pickle.dumps(_values_of(entry), pickle.HIGHEST_PROTOCOL)
+    return _bytes(entry.page_id), values, hashed, len(entry.url), _bytes(entry.url)
+
+
+def _unpickled(data: bytes) -> UrlEntry:
+    return UrlEntry(**dict(zip(_NAMES, pickle.loads(data), strict=True)))  # noqa: S301 - From this process.
+
+
+def _bytes(text: str) -> bytes:
+    """Return a text for the file: SQLite's own texts have no lone surrogates, which a foreign record may have."""
+    return text.encode(errors="surrogatepass")

@@ -1,24 +1,28 @@
-"""What became of the URLs of a domain's latest crawl: totals by reason, broken links, and a row for each URL."""
+"""What became of the URLs of a domain's latest crawl: totals, broken links, and an export of all of them."""
 
 from __future__ import annotations
 
+import csv
 import heapq
+import io
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
+from app.broker.errors import InvalidMessage
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import is_sitemap
 from app.crawl.record.crawls import CrawlRecord, latest_crawl, read_crawl
-from app.crawl.record.entries import STORED_STATES, UrlEntry
+from app.crawl.record.entries import STORED_STATES, UrlEntry, is_reason_code
 from app.crawl.record.keys import CrawlRef
-from app.crawl.record.latest import LatestEntries
 from app.crawl.record.reasons import Reason
-from app.crawl.record.segments import latest_entries, read_excluded
+from app.crawl.record.segments import LatestEntries, latest_entries, read_excluded
 from app.crawl.urls import canonical_key
 from app.storage.damage import read_intact
 from app.storage.layout import Page, content_key, id_in_key, outline_of, page_id
@@ -33,6 +37,24 @@ _CACHED_KEYS: Final = 50_000
 _NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.SOFT_404_CHECK})
 #: Reasons of URLs that have content which is not to be indexed.
 _FORBIDDEN: Final = frozenset({Reason.NOINDEX, Reason.ROBOTS, Reason.BLOCKED})
+
+#: Columns of CSV; JSON Lines have the same names.
+COLUMNS: Final = ("url", "state", "reason", "detail", "status", "at", "depth", "referrer")
+#: A spreadsheet takes a cell that begins so for a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+#: Rows of one piece.
+_ROWS: Final = 500
+
+
+class Format(StrEnum):
+    """The format of an export."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+#: The media type of each format.
+MEDIA_TYPES: Final = {Format.JSONL: "application/x-ndjson", Format.CSV: "text/csv"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +163,33 @@ def mark_duplicates(entries: LatestEntries) -> None:
     for entry, original in entries.copies():
         if entry.reason != Reason.CANONICAL:
             entries.replace(replace(entry, reason=Reason.DUPLICATE, detail=original.url))
+
+
+def export_urls(report: CrawlReport, form: Format, *, reason: str = "") -> Iterator[str]:
+    """Return the export of a crawl's URLs in pieces, or only of those with a reason code; raises InvalidMessage."""
+    if reason and reason not in report.totals and not is_reason_code(reason):
+        found = ", ".join(report.totals)
+        raise InvalidMessage(f"reason {reason!r}: unknown reason code; this crawl has {found or 'none'}")
+    rows = report.rows(reason)
+    if form is Format.JSONL:
+        return _pieces(f"{json.dumps(row)}\n" for row in rows)
+    return _pieces(chain([f"{','.join(COLUMNS)}\r\n"], map(_csv_line, rows)))
+
+
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    while piece := "".join(islice(lines, _ROWS)):
+        yield piece
+
+
+def _csv_line(row: Mapping[str, Any]) -> str:
+    line = io.StringIO()
+    cells = {
+        name: f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+        for name, value in row.items()
+    }
+    csv.DictWriter(line, COLUMNS).writerow(cells)
+    return line.getvalue()
 
 
 @dataclass(frozen=True, slots=True)

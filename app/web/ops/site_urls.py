@@ -12,9 +12,8 @@ from pydantic import BaseModel, Field
 from app.broker.errors import InvalidMessage
 from app.crawl.record.entries import is_reason_code
 from app.crawl.record.reasons import MEANINGS, Reason
-from app.crawl.reports.crawl_report import BrokenLink, broken_links
+from app.crawl.reports.crawl_report import MEDIA_TYPES, BrokenLink, Format, broken_links, export_urls
 from app.crawl.reports.explanation import PastEntry
-from app.crawl.reports.url_export import MEDIA_TYPES, Format, export_urls
 from app.crawl.urls import parse_domain
 from app.operations import crawl_queries
 from app.operations.site_view import SiteSearches, searches
