@@ -444,29 +444,24 @@ def test_a_crawl_that_has_ended_leaves_no_key_that_stays_for_ever(frontier: Fron
     assert [key for key in redis.keys("*") if redis.ttl(key) < 0] == []
 
 
-def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:
-    enter(frontier, "start")
-    frontier.set_state("c", "cancelled")
-    assert frontier.rebuild("c", (), [link("of a sitemap")]) == 0
-    assert complete(frontier, "page", "start", "1", "2").ended
-    assert frontier.open_messages("a.gov") == 0
-    [refill] = frontier.refill(stalled=60)
-    assert refill.ended
-
-
-def test_a_crawl_that_is_cancelled_before_its_start_page_is_noted_ends(frontier: Frontier) -> None:
-    frontier.set_state("c", "cancelled")
-    frontier.note_published("c", [link("start")])
-    [refill] = frontier.refill(stalled=60)
-    assert refill.ended
-
-
-def test_a_backlog_that_was_added_after_the_cancellation_is_forgotten(frontier: Frontier, redis_url: str) -> None:
-    enter(frontier, "start")
-    complete(frontier, "page", "start", "1", "2", "3")
-    get_redis(redis_url).hset("perennial:crawl:c", "state", "cancelled")
-    for key in ("1", "2"):
-        enter(frontier, key)
+@pytest.mark.parametrize("moment", ["while a page is in work", "before its start page is noted", "with a late backlog"])
+def test_a_cancelled_crawl_ends(frontier: Frontier, redis_url: str, moment: str) -> None:
+    match moment:
+        case "while a page is in work":
+            enter(frontier, "start")
+            frontier.set_state("c", "cancelled")
+            assert frontier.rebuild("c", (), [link("of a sitemap")]) == 0
+            assert complete(frontier, "page", "start", "1", "2").ended
+            assert frontier.open_messages("a.gov") == 0
+        case "before its start page is noted":
+            frontier.set_state("c", "cancelled")
+            frontier.note_published("c", [link("start")])
+        case _:
+            enter(frontier, "start")
+            complete(frontier, "page", "start", "1", "2", "3")
+            get_redis(redis_url).hset("perennial:crawl:c", "state", "cancelled")
+            for key in ("1", "2"):
+                enter(frontier, key)
     [refill] = frontier.refill(stalled=60)
     assert refill.ended
 

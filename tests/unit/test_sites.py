@@ -138,12 +138,6 @@ def test_an_invalid_site_in_the_store_does_not_hide_the_others(store: ObjectStor
     assert [site.domain for site in list_sites(store)] == ["a.example", "b.example"]
 
 
-def test_the_last_start_is_kept_beside_the_site(store: ObjectStore) -> None:
-    assert read_start(store, "a.example") is None
-    write_start(store, "a.example", Start(NOON, "c-1"))
-    assert read_start(store, "a.example") == Start(NOON, "c-1")
-
-
 @pytest.mark.parametrize("data", [b"?", b"[]", b'{"at": "2026-11-22T12:00:00", "crawl_id": "c"}'])
 def test_a_damaged_start_counts_from_its_time_and_does_not_stop_the_other_schedules(
     store: ObjectStore, data: bytes
