@@ -26,7 +26,7 @@ _POOL_PURPOSES = (
     ("app/crawl/frontier/host_limits", "rate limiter, robots"),
     ("app/crawl/frontier/robots_cache", "rate limiter, robots"),
     ("app/crawl/frontier", "frontier"),
-    ("app/crawl/fetch", "rate limiter, robots"),
+    ("app/crawl/robots", "rate limiter, robots"),
     ("app/timers", "timer"),
     ("app/storage", "store"),
     ("app/broker/publishing", "publish"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.crawl.fetch.robots import RobotsRules, fetch_robots
+from app.crawl.robots import RobotsRules, fetch_robots
 from app.crawl.urls import CrawlUrl, parse_crawl_url, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public

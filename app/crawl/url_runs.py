@@ -1,30 +1,32 @@
-"""One run of a URL's message: how the URL is requested, what the response means, and what is stored of a page."""
+"""One run of a URL's message: how its site wants to be requested, what the response means, and what is stored."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import ada_url
 from redis import Redis
 
 from app.broker.errors import ApplicationError
 from app.counters import CRAWL_BYTES, CRAWL_REQUESTS, CRAWL_SECONDS, status_label
-from app.crawl.fetch.clients import SiteClient, SiteClients
-from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Entered, FrontierUrl, Host, MessageKind
 from app.crawl.parse.classify import FetchResult, Limits, classify, not_modified, other_url_of_page
 from app.crawl.parse.cpu_limit import MAX_CPU_SECONDS
 from app.crawl.parse.extract.lexbor import LexborExtractor
-from app.crawl.policy import CrawlPolicy, PolicyOfDomain, product_token
+from app.crawl.policy import CrawlPolicy, PolicyOfDomain, RequestOptions, product_token
 from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
+from app.crawl.robots import RobotsRules
 from app.crawl.urls import CrawlUrl, host_of, links_in_scope
 from app.errors import FetchError, ObjectNotFound, ServerError
+from app.http.fetcher import Fetcher
 from app.http.response import Response
 from app.storage.damage import decoded_if_intact
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
@@ -46,6 +48,58 @@ TOO_COMPLEX: Final = FetchResult("skipped", Reason.TOO_COMPLEX, f"it took over {
 #: What a run has before it is entered in the frontier.
 _NOT_ENTERED: Final = Entered(fetch=False)
 NO_RESULT: Final = FetchResult("skipped")
+
+#: Clients that a process keeps. Each has connections of its own.
+_KEPT_CLIENTS: Final = 64
+
+
+class SiteClient:
+    """Gets URLs with the options of one site."""
+
+    def __init__(self, settings: Settings, options: RequestOptions) -> None:
+        self._options = options
+        self._fetcher = Fetcher.of(
+            settings,
+            user_agent=options.user_agent,
+            proxy=options.proxy,
+            proxy_login=options.proxy_login,
+            ca_file=options.ca_file,
+        )
+
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
+        """Return what `Fetcher.get` returns; raises what it raises. Secrets go to the origins of the site only."""
+        own = headers_for(url, self._options)
+        return self._fetcher.get(url, headers={**(headers or {}), **own}, max_bytes=max_bytes)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._fetcher.close()
+
+
+def headers_for(url: str, options: RequestOptions) -> dict[str, str]:
+    """Return the headers of a request to an absolute URL: secrets go to the origins of the site only."""
+    if not options.headers or ada_url.URL(url).origin not in options.origins:
+        return {}
+    return dict(options.headers)
+
+
+class SiteClients:
+    """The clients by their options; domains with the same options share one. Safe for use by several threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._kept: dict[RequestOptions, SiteClient] = {}
+        self._lock = threading.Lock()
+
+    def of(self, options: RequestOptions) -> SiteClient:
+        """Return the client with these options, made on the first call; raises FetchError for an invalid CA file."""
+        with self._lock:
+            client = self._kept.get(options)
+            if client is None:
+                if len(self._kept) >= _KEPT_CLIENTS:
+                    self._kept.pop(next(iter(self._kept))).close()
+                client = self._kept[options] = SiteClient(self._settings, options)
+            return client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

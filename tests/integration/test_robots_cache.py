@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from app.broker.errors import Postpone
-from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier import robots_cache
 from app.crawl.frontier.host_limits import HostRateLimiter
 from app.crawl.frontier.robots_cache import RobotsCache
 from app.crawl.frontier.values import Host
 from app.crawl.record.crawls import CrawlSettings
+from app.crawl.robots import RobotsRules
 from app.errors import RobotsUnavailable
 from app.http.fetcher import Fetcher
 from app.redis_state.client import get_redis

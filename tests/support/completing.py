@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.crawl.fetch.clients import SiteClients
-from app.crawl.fetch.robots import RobotsRules
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Completed, Completion, Entered, FrontierUrl, Host, MessageKind
 from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
-from app.crawl.url_runs import UrlRun
+from app.crawl.robots import RobotsRules
+from app.crawl.url_runs import SiteClients, UrlRun
 from app.crawl.urls import CrawlUrl
 from tasks.base import Context
 

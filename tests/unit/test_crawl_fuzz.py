@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError
-from app.crawl.fetch.robots import RobotsRules
 from app.crawl.parse.classify import (
     FetchResult,
     Limits,
@@ -21,6 +20,7 @@ from app.crawl.parse.classify import (
 from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.parse.extract.contract import Extractor
 from app.crawl.parse.extract.lexbor import LexborExtractor
+from app.crawl.robots import RobotsRules
 from app.crawl.urls import Scope, canonical_key, parse_crawl_url, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response

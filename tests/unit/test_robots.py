@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from protego import Protego
 from robots import RobotsParser
 
-from app.crawl.fetch.robots import MAX_BYTES, MAX_CRAWL_DELAY, RobotsRules, fetch_robots, own_lines
 from app.crawl.frontier.robots_cache import ParsedFiles
 from app.crawl.parse.classify import robots_directives
 from app.crawl.policy import product_token
+from app.crawl.robots import MAX_BYTES, MAX_CRAWL_DELAY, RobotsRules, fetch_robots, own_lines
 from app.crawl.urls import robots_url
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from app.cli import sites as command
-from app.crawl.fetch.clients import headers_for
 from app.crawl.path_rules import PathRules
 from app.crawl.record.removed_sites import is_removed, note_removed
+from app.crawl.url_runs import headers_for
 from app.crawl.urls import parse_crawl_url
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.messages.envelopes import site_message

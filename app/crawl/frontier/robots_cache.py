@@ -11,11 +11,11 @@ from pathlib import Path
 
 from redis import Redis
 
-from app.crawl.fetch.robots import Getter, RobotsRules, fetch_robots
 from app.crawl.frontier.host_limits import HostRateLimiter, host_is_busy
 from app.crawl.frontier.values import Host
 from app.crawl.policy import product_token
 from app.crawl.record.crawls import CrawlSettings
+from app.crawl.robots import Getter, RobotsRules, fetch_robots
 from app.crawl.urls import host_of, robots_url
 from app.errors import RobotsUnavailable
 from app.redis_state.client import PREFIX, load_script

@@ -1,1 +1,0 @@
-"""Requests as a site wants them: robots.txt, headers, proxy and certificates."""
