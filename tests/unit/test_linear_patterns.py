@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.crawl.parse.encoding import _LATE_CHARSET
+from app.crawl.parse.documents import _LATE_CHARSET
 from app.crawl.parse.extract.contract import _ATTRIBUTE
 from app.crawl.traps import charges
 from app.search.matcher import Matcher

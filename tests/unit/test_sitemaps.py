@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.crawl.parse import sitemaps
-from app.crawl.parse.encoding import decode, prescan
+from app.crawl.parse.documents import decode, prescan
 from app.crawl.parse.sitemaps import MAX_URLS, Sitemap, read_sitemap
 from app.crawl.urls import Scope
 from app.http.response import Response
