@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,8 +29,7 @@ from app.crawl.record.entries import STORED_STATES, Former, UrlEntry, content_ha
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.roles import RoleWork
-from app.crawl.traps import error_hash, text_hash
-from app.crawl.url_runs import NO_RESULT, TOO_COMPLEX, UrlRun, UrlRuns
+from app.crawl.url_runs import NO_RESULT, TOO_COMPLEX, UrlRun, UrlRuns, hash_of_text
 from app.crawl.urls import SITEMAP, CrawlUrl, Excluded, are_full, host_of
 from app.errors import FetchError
 from app.redis_state.client import get_raw_redis
@@ -43,8 +42,6 @@ MOST_PAGES, BATCH_SECONDS = 16, 0.2
 _LOST_AGAIN: Final = 1.0
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
 _MAX_HOPS = 10
-#: What the interval of a page is multiplied by, as in Apache Nutch's AdaptiveFetchSchedule.
-UNCHANGED_FACTOR, CHANGED_FACTOR = 1.4, 0.8
 #: Times that a start page may redirect its crawl to another host.
 MAX_MOVES = 10
 
@@ -156,24 +153,10 @@ class PageWork:
 
         The run has its FetchError unless it is `alone` in its message, which then raises the error.
         """
-        target, former, policy = run.target, run.entered.former, run.policy
         try:
-            if target.role:
+            if run.target.role:
                 return self.roles.work(run, too_complex=too_complex)
-            if too_complex:
-                received = self._url_runs.with_known_links(run, TOO_COMPLEX, former)
-            else:
-                received = self._url_runs.fetch(run, former=former)
-            result = received
-            if received.state == "redirected" and target.redirects >= policy.traps.redirects:
-                detail = f"to {received.detail}"
-                result = FetchResult("skipped", Reason.TOO_MANY_REDIRECTS, detail, status=received.status)
-            elif target.depth and run.entered.soft_404 and _hash_of(received, error_hash) == run.entered.soft_404:
-                result = FetchResult("gone", Reason.SOFT_404, status=received.status)
-            result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
-            self._url_runs.store_result(target, result)
-            # The hash is that of the received text, also where the crawl sees no page.
-            return self._with_links(replace(run, result=result, text=_hash_of(received)))
+            return self._with_links(self._url_runs.work(run, too_complex=too_complex))
         except FetchError as error:
             if alone:
                 raise
@@ -248,7 +231,7 @@ class PageWork:
         A page leads to its links, a start page also to the soft-404 check and its robots.txt.
         """
         if not run.text and run.kind != "crawl":
-            run = replace(run, text=_hash_of(run.result))
+            run = replace(run, text=hash_of_text(run.result))
         if not run.recorded or run.kind == "index":
             return run
         target, result, below, own_id = run.target, run.result, run.target.depth + 1, page_id(run.target.key)
@@ -272,24 +255,6 @@ def _is_last(runs: Sequence[UrlRun]) -> bool:
     *earlier, last = runs
     is_again = bool(last.text) and any(last.text == run.text for run in earlier)
     return last.is_last or is_pause(last.error) or is_again
-
-
-def _hash_of(result: FetchResult, text_hash: Callable[[str, str, str], str] = text_hash) -> str:
-    page = result.page
-    return text_hash(page.title, page.body, page.path) if page else ""
-
-
-def with_interval(result: FetchResult, former: Former | None, *, now: float, longest: float | None) -> FetchResult:
-    """Return a result with the seconds until its page is due again, at most `longest`; without it, as it is.
-
-    They are more each time that the page is unchanged, and less each time that it changed. A page without a former
-    request is due in the next crawl, as is one with an interval of 0.
-    """
-    if longest is None or former is None or not former.at or not result.page:
-        return result
-    factor = UNCHANGED_FACTOR if result.state == "unchanged" else CHANGED_FACTOR
-    interval = min(longest, factor * (former.interval or max(0.0, now - former.at)))
-    return replace(result, interval=interval, due=now + interval)
 
 
 def redirect_outside_crawl(target: CrawlUrl, result: FetchResult) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from app.crawl.policy import CrawlPolicy, PolicyOfDomain, RequestOptions, produc
 from app.crawl.record.entries import Former, content_hash
 from app.crawl.record.reasons import Reason
 from app.crawl.robots import RobotsRules
+from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import CrawlUrl, host_of, links_in_scope
 from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 #: The status of a page that is as the validators of the request say.
 _NOT_MODIFIED: Final = 304
+
+#: What the interval of a page is multiplied by, as in Apache Nutch's AdaptiveFetchSchedule.
+UNCHANGED_FACTOR, CHANGED_FACTOR = 1.4, 0.8
 
 #: Redirects from one URL of a page to another that one run follows.
 _MAX_OTHER_URLS: Final = 5
@@ -174,6 +178,21 @@ class UrlRuns:
             self.host_limits.pause_after(run.host, error)
             raise
 
+    def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
+        """Fetch a page of a crawl and store it; return the run with the result and the hash of the received text."""
+        target, former, policy = run.target, run.entered.former, run.policy
+        received = self.with_known_links(run, TOO_COMPLEX, former) if too_complex else self.fetch(run, former=former)
+        result = received
+        if received.state == "redirected" and target.redirects >= policy.traps.redirects:
+            detail = f"to {received.detail}"
+            result = FetchResult("skipped", Reason.TOO_MANY_REDIRECTS, detail, status=received.status)
+        elif target.depth and run.entered.soft_404 and hash_of_text(received, error_hash) == run.entered.soft_404:
+            result = FetchResult("gone", Reason.SOFT_404, status=received.status)
+        result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
+        self.store_result(target, result)
+        # The text counts as received, also where the crawl sees no page.
+        return replace(run, result=result, text=hash_of_text(received))
+
     def fetch(self, run: UrlRun, *, former: Former | None = None) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
 
@@ -263,3 +282,22 @@ def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes:
         CRAWL_SECONDS.add(amount=time.perf_counter() - began)
     CRAWL_BYTES.add(amount=len(response.body))
     return response
+
+
+def hash_of_text(result: FetchResult, text_hash: Callable[[str, str, str], str] = text_hash) -> str:
+    """Return the hash of the text of a result's page, by `text_hash` or another function; empty without a page."""
+    page = result.page
+    return text_hash(page.title, page.body, page.path) if page else ""
+
+
+def with_interval(result: FetchResult, former: Former | None, *, now: float, longest: float | None) -> FetchResult:
+    """Return a result with the seconds until its page is due again, at most `longest`; without it, as it is.
+
+    They are more each time that the page is unchanged, and less each time that it changed. A page without a former
+    request is due in the next crawl, as is one with an interval of 0.
+    """
+    if longest is None or former is None or not former.at or not result.page:
+        return result
+    factor = UNCHANGED_FACTOR if result.state == "unchanged" else CHANGED_FACTOR
+    interval = min(longest, factor * (former.interval or max(0.0, now - former.at)))
+    return replace(result, interval=interval, due=now + interval)

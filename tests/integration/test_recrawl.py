@@ -189,7 +189,7 @@ def test_a_start_page_that_fails_is_explained_and_shows_that_its_site_is_unreach
 def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Context, site: Site) -> None:
     process.store.put(site_key(site.domain), Declared.of(site.domain, {"max_page_interval": "7d"}).to_json())
     crawl(process, site, "one")
-    with patch("app.crawl.page.time.time", return_value=time.time() + 100):
+    with patch("app.crawl.url_runs.time.time", return_value=time.time() + 100):
         crawl(process, site, "two")
     assert crawl(process, site, "three", scheduled=True) == []
     assert reasons(process, site) == {"not-due": 4}
@@ -204,7 +204,7 @@ def test_a_page_that_is_not_due_and_not_stored_is_requested_though_its_host_came
 
     declare()
     crawl(process, site, "one")
-    with patch("app.crawl.page.time.time", return_value=time.time() + 100):
+    with patch("app.crawl.url_runs.time.time", return_value=time.time() + 100):
         crawl(process, site, "two")
     declare(delay=0.05)
     url_runs = process.url_runs

@@ -142,7 +142,7 @@ def test_the_schedule_leaves_out_pages_that_stay_unchanged_and_a_crawl_by_hand_d
     The start page is requested in each crawl.
     """
     clock = [time.time()]
-    monkeypatch.setattr("app.crawl.page.time.time", lambda: clock[0])
+    monkeypatch.setattr("app.crawl.url_runs.time.time", lambda: clock[0])
     run = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "page": page_task, "end_crawl": end_crawl}
     etag = {"ETag": '"1"'}
     routes = {"/": page("Home", links=["/a", "/b"], headers=etag), "/a": page("A", headers=etag)}

@@ -13,7 +13,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.page import with_interval
 from app.crawl.parse.classify import FetchResult
 from app.crawl.record import segments
 from app.crawl.record.crawls import (
@@ -39,6 +38,7 @@ from app.crawl.record.segments import (
     write_excluded,
 )
 from app.crawl.reports.crawl_report import mark_duplicates
+from app.crawl.url_runs import with_interval
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import Page, page_id
 from app.storage.store import ObjectStore, StoredObject
