@@ -211,9 +211,3 @@ def test_a_csv_export_holds_no_formula(process: Context, policy: CrawlPolicy) ->
 def test_a_domain_without_a_record_is_an_error(process: Context) -> None:
     with pytest.raises(ResourceNotFound, match="has no crawl record"):
         invoked("urls", "b.gov")
-
-
-def test_totals_without_a_hash_count_no_duplicates(process: Context, policy: CrawlPolicy) -> None:
-    complete(process, policy, "a", "")
-    complete(process, policy, "b", "")
-    assert reasons(process) == {"indexed": 2}
