@@ -166,6 +166,14 @@ def test_a_page_that_ends_its_process_in_any_place_of_a_message_is_the_only_one_
     assert dead == {site.at(f"/{place}") for place, site in enumerate(sites)}
 
 
+def test_pages_of_a_crawl_that_redis_lost_are_indexed_at_once_and_the_crawl_waits_for_its_sweep(
+    process: Context, site: Site, message: dict[str, Any]
+) -> None:
+    process.redis.flushdb()
+    page_task(**message)
+    assert (process.frontier.restored(), process.frontier.progress(site.domain).indexed) == (["c"], 2)
+
+
 def test_all_pages_of_a_dead_message_count_as_dead(process: Context, site: Site, message: dict[str, Any]) -> None:
     page_task.on_dead_letter((), message)
     progress = process.frontier.progress(site.domain)
