@@ -1,4 +1,4 @@
-"""Crawls of real pages, from documentation that Debian packages: compared with `wget --mirror`."""
+"""Crawls of real pages, from documentation that Debian packages: compared with `wget --mirror`, and with each other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import sqlite3
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from app.counters import TASK_RUNS, read_counts
+from app.private_services import Urls
+from app.redis_state.client import get_redis
 from app.text.words import words
 from app.topology.queues import DEAD_SET
 from benchmarks import sites
 from config.settings import ROOT, Settings
 from tests.servers.site import HTML, PLAIN, Answer, Request, Site, failure, reply
+from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.programs import program
 from tests.support.system import running_system
 
@@ -122,3 +126,45 @@ def phrases(text: str) -> list[str]:
     """Return each run of LENGTH consecutive words."""
     found = words(text)
     return [" ".join(found[start : start + LENGTH]) for start in range(len(found) - LENGTH + 1)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_a_crawl_with_several_pages_a_message_has_the_pack_of_one_with_one_page_a_message(
+    services: Urls, redis_url: str, tmp_path: Path, name: str, part: str
+) -> None:
+    folder = sites.unpack(REAL_SITES.get(name) or sites.python_doc(), ROOT / ".perennial" / "bench")
+    packs, messages = [], []
+    with FolderSite(folder / part) as site:
+        for app in ("app", "tests.support.single_pages"):
+            with own_vhost(services) as broker_url:
+                settings = settings_for(tmp_path / app, broker_url, redis_url, services.broker_api_url)
+                environment = {**environment_of(settings), "TIMER_TIMEOUT": "2"}
+                with running_system(environment, settings, tmp_path / app, app=app) as system:
+                    system.post("index+crawl", url=site.url)
+                    pages = system.packed(site.domain, seconds=400).pages
+                    packs.append(content_of(system.pack(site.domain)))
+            runs = read_counts(redis_url)[TASK_RUNS]
+            messages.append(sum(count for (task, *_), count in runs.items() if task == "site.page"))
+            get_redis(redis_url).flushdb()
+    shared, alone = packs
+    rows = {table: content.total() for table, content in shared.items()}
+    print(f"{name}: {pages} pages, {messages} messages, {sum(rows.values())} rows in {len(rows)} tables: {rows}")
+    assert messages[0] < pages - 1 <= messages[1]  # All but the start page have `page` messages.
+    assert shared.keys() == alone.keys()
+    for table, content in shared.items():
+        assert content == alone[table], table
+
+
+def content_of(pack: Path) -> dict[str, Counter[tuple[Any, ...]]]:
+    """Return the rows of each table of a pack, those of its indexes included, without ids and times of its crawl.
+
+    Row ids are compared, too: a full pack gives them in order of quality.
+    """
+    tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+    with contextlib.closing(sqlite3.connect(pack)) as database:
+        names = [name for (name,) in database.execute(tables)]
+        rows = {name: Counter(map(tuple, database.execute(f'SELECT * FROM "{name}"'))) for name in names}
+    rows["meta"] = Counter(row for row in rows["meta"] if row[0] not in ("crawl_id", "built_at"))
+    rows["stored"] = Counter((page_id, etag) for page_id, etag, _version in rows["stored"])
+    return rows
