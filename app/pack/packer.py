@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import ApplicationError
 from app.errors import PackRefused, lacks_space
 from app.pack import database as db
 from app.pack import derivation, repeated_lines, rows
@@ -194,10 +194,8 @@ def pack_full(
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
-    disk; InvalidMessage (domain, or `began` without a time zone); StoreError.
+    disk; InvalidMessage (domain); StoreError.
     """
-    if plan.began is not None and plan.began.tzinfo is None:
-        raise InvalidMessage(f"began {plan.began}: has no time zone")
     with _start(store, domain, "full", work, cache_bytes) as run:
         previous = find_previous(store, domain) if force else run.download_previous()
         listing = run.list_stored(plan.has)

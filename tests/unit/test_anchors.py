@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from app.pack import anchors, database, derived_columns
-from app.pack.packer import pack_full, pack_incremental
+from app.pack.packer import pack_full
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import Page
 from app.storage.page_parts import PageLink
 from app.storage.store import ObjectStore
-from tests.packs import check_index, fetch_pack, gone, page, put
+from tests.packs import check_index, fetch_pack, page, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -35,22 +35,12 @@ def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int
         return {path: (texts, inlinks) for path, texts, inlinks in rows}
 
 
-def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) -> None:
+def test_a_page_has_the_texts_of_the_links_of_other_pages(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
-    put(store, linking("/a"), linking("/b", ("/a", "Alpha\nthe first")), linking("/c", ("/a", "Alpha"), ("/b", "Beta")))
+    put(store, linking("/a", ("/a", "myself")), linking("/b", ("/a", "Alpha\nthe first")))
+    put(store, linking("/c", ("/a", "Alpha"), ("/b", "Beta")))
     pack_full(store, DOMAIN, work=tmp_path)
     assert packed_anchors(store, tmp_path) == {"/a": ("Alpha\nthe first", 2), "/b": ("Beta", 1)}
-    put(
-        store,
-        linking("/b", ("/a", "Omega"), ("/d", "later")),
-        linking("/d", ("/b", "second"), ("/d", "myself")),
-        gone("/c"),
-    )
-    pack_incremental(store, DOMAIN, work=tmp_path)
-    updated = packed_anchors(store, tmp_path)
-    assert updated == {"/a": ("Omega", 1), "/b": ("second", 1), "/d": ("later", 1)}
-    pack_full(store, DOMAIN, work=tmp_path, force=True)
-    assert packed_anchors(store, tmp_path) == updated
 
 
 def test_links_that_a_foreign_writer_damaged_are_no_error(tmp_path: Path) -> None:

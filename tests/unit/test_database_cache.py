@@ -153,17 +153,8 @@ def test_what_was_used_longest_ago_is_deleted_beyond_the_limit_or_a_week(
         file.write_bytes(bytes(size))
         cache.put("first", file)
         assert {path.stem for path in cache.folder.iterdir()} == {"second", "third"}
-
-
-def test_a_lower_limit_deletes_what_was_cached_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_cache, "LEAST_SIZE", 0)
-    folder, file = tmp_path / "cache", tmp_path / "file"
-    file.write_bytes(bytes(400))
-    DatabaseCache(folder, limit=1_000).put("first", file)
-    assert [*folder.iterdir()]
-    file.write_bytes(bytes(400))
-    DatabaseCache(folder, limit=0).put("second", file)
-    assert not [*folder.iterdir()]
+    DatabaseCache(cache.folder, limit=0).put("first", file)
+    assert not [*cache.folder.iterdir()]
 
 
 @pytest.mark.parametrize("step", ["the former pack", "the listing", "the build", "the store"])

@@ -6,9 +6,7 @@ import json
 import logging
 import math
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,20 @@ import pytest
 import zstandard
 
 from app.broker.errors import InvalidMessage
-from app.errors import PackCorrupt, PackNotFound
+from app.errors import PackCorrupt
 from app.pack.download import read_table
 from app.pack.frames import sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
 from app.storage.folder import FolderStore
-from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
-from tests.packs import fetch_pack, publish, put
+from app.storage.layout import Page, frames_key, manifest_key
+from tests.packs import fetch_pack, put
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
 
 DOMAIN = "site.gov"
+BOMB = zstandard.compress(bytes(2**26))
 
 
 def write(store: FolderStore, domain: str = DOMAIN) -> None:
@@ -53,93 +52,20 @@ def store(packed: Path, tmp_path: Path) -> FolderStore:
     return FolderStore(Path(shutil.copytree(packed, tmp_path / "store")))
 
 
-def test_a_fetched_pack_is_one_file(store: FolderStore, tmp_path: Path) -> None:
-    path = fetch_pack(store, DOMAIN, tmp_path / "packs")
-    assert list(path.parent.iterdir()) == [path]
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        titles = "SELECT title FROM pages WHERE id IN (SELECT rowid FROM pages_fts('text'))"
-        assert connection.execute(titles).fetchall() == [("A page",)]
-
-
-def test_a_domain_without_a_pack_raises_pack_not_found(store: FolderStore, tmp_path: Path) -> None:
-    for read in (lambda: fetch_pack(store, "other.gov", tmp_path), lambda: read_manifest(store, "other.gov")):
-        with pytest.raises(PackNotFound, match=r"other\.gov"):
-            read()
-    for stat in list(store.list(frames_prefix(DOMAIN))):
-        store.delete(stat.key)
-    with pytest.raises(PackNotFound, match="a manifest, but not all frames"):
-        fetch_pack(store, DOMAIN, tmp_path)
-
-
 @pytest.mark.parametrize("domain", ["", "..", "../x", "a/b", ".store", "nul\0", "a" * 256])
 def test_a_domain_that_is_a_path_is_refused(store: FolderStore, tmp_path: Path, domain: str) -> None:
     with pytest.raises(InvalidMessage, match="not a host name"):
         fetch_pack(store, domain, tmp_path)
 
 
-def of_another_program(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("PRAGMA application_id = 1")
-
-
-def of_another_schema(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("PRAGMA user_version = 99; CREATE TABLE vectors (page INTEGER PRIMARY KEY)")
-
-
-def with_a_torn_page(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[4096:8192] = bytes(range(256)) * 16
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (of_another_program, "application_id 1"),
-        (of_another_schema, "schema version 99, this release reads 1; `perennial pack DOMAIN` rebuilds it"),
-        (with_a_torn_page, "quick_check|malformed"),
-    ],
-)
-def test_a_pack_that_is_no_intact_database_is_refused(
-    store: FolderStore, tmp_path: Path, damage: Callable[[Path], None], message: str
-) -> None:
-    path = fetch_pack(store, DOMAIN, tmp_path / "scratch")
-    damage(path)
-    publish(store, path, domain=DOMAIN)
-    with pytest.raises(PackCorrupt, match=message):
-        fetch_pack(store, DOMAIN, tmp_path / "packs")
-
-
-def not_zstd(frame: bytes) -> bytes:
-    return b"not zstd at all"
-
-
-def truncated(frame: bytes) -> bytes:
-    return frame[:-10]
-
-
-def bomb(frame: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(bytes(2**26))
-
-
-def bomb_of_undeclared_size(frame: bytes) -> bytes:
-    return zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
-
-
-def of_another_content(frame: bytes) -> bytes:
-    return zstandard.ZstdCompressor().compress(b"other")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (not_zstd, "declares|not a complete zstd frame"),
-        (truncated, "not a complete zstd frame"),
-        (bomb, "declares 67108864 uncompressed bytes, not 1 to 131072"),
-        (bomb_of_undeclared_size, "declares"),
-        (of_another_content, "does not match the table of frames"),
+        (lambda _: b"not zstd at all", "declares|not a complete zstd frame"),
+        (lambda frame: frame[:-10], "not a complete zstd frame"),
+        (lambda _: BOMB, "declares 67108864 uncompressed bytes, not 1 to 131072"),
+        (lambda _: zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26)), "declares"),
+        (lambda _: zstandard.compress(b"other"), "does not match the table of frames"),
     ],
 )
 def test_a_pack_with_a_damaged_frame_is_refused(
@@ -224,15 +150,13 @@ def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -
     manifest = read_manifest(store, DOMAIN)
     data = manifest.to_json().replace(b"{", b'{"later": 1,', 1)
     assert Manifest.from_json(data, domain=DOMAIN) == manifest
-    with pytest.raises(PackCorrupt, match="pages is '3'"):
-        Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'), domain=DOMAIN)
-    with pytest.raises(PackCorrupt, match="table_start is -1, a negative number"):
-        Manifest.from_json(json.dumps({**json.loads(data), "table_start": -1}).encode(), domain=DOMAIN)
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
+        ({"pages": "3"}, "pages is '3'"),
+        ({"table_start": -1}, "table_start is -1, a negative number"),
         ({"table_start": 2**64}, "table_start is 18446744073709551616, which is too large"),
         ({"table_start": 2**52}, "declares a table of [0-9]+ bytes from 4503599627370496 on"),
         ({"table_size": 2**52}, "declares a table of 4503599627370496 bytes"),

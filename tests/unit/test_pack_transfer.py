@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -139,13 +139,15 @@ def test_an_incremental_pack_writes_and_a_searcher_fetches_frames_that_changed_o
     site: CountingStore, tmp_path: Path
 ) -> None:
     former = fetch_pack(site, DOMAIN, tmp_path / "former")
-    size = read_manifest(site, DOMAIN).size
+    size, before = read_manifest(site, DOMAIN).size, former.read_bytes()
     put(site, long(7, "changed"))
     with site.counted() as packer:
         pack_incremental(site, DOMAIN)
     with site.counted() as searcher:
         new = fetched(site, tmp_path / "new", former=former)
     assert new == whole(site, tmp_path)
+    # It is served until the new one is complete.
+    assert former.read_bytes() == before
     assert packer[0] < size / 2
     assert searcher[1] <= packer[0] + read_manifest(site, DOMAIN).table_size
     # Nothing is fetched for a version that is there.
@@ -183,23 +185,6 @@ def test_a_searcher_with_a_damaged_former_version_gets_the_same_pack(
     assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
 
 
-def test_a_searcher_that_missed_many_generations_catches_up_by_frames(store: CountingStore, tmp_path: Path) -> None:
-    source, kept = tmp_path / "source", tmp_path / "kept"
-    parts = [random.Random(number).randbytes(FRAME_SIZE) for number in range(30)]
-    source.write_bytes(b"".join(parts))
-    table = read_table(store, publish(store, source))
-    write_database(store, read_manifest(store, DOMAIN), table, kept)
-    for number in range(12):
-        parts[number] = random.Random(f"changed {number}").randbytes(FRAME_SIZE)
-        source.write_bytes(b"".join(parts))
-        manifest = publish(store, source, generation=number + 2, former=table)
-        table = read_table(store, manifest)
-    with store.counted() as counts:
-        write_database(store, manifest, table, kept)
-    assert kept.read_bytes() == source.read_bytes()
-    assert 12 * FRAME_SIZE < counts[1] < 13 * FRAME_SIZE
-
-
 # In the first case, the fifth has all frames, for the fourth used four small objects. The sixth has all, for it uses
 # less than half. In the second case, two frames are an object. None is small, and the sixth uses two of them wholly.
 @pytest.mark.parametrize(
@@ -221,25 +206,6 @@ def test_all_frames_are_written_again_when_too_few_bytes_or_too_many_small_objec
         table = read_table(store, publish(store, source, generation=generation, former=table))
         numbers.append(len(table.objects))
     assert numbers == expected
-
-
-def test_objects_that_the_present_pack_does_not_use_are_deleted_after_a_while(
-    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = objects(site)
-    monkeypatch.setattr(publishing, "MAX_OBJECTS", 3)
-    site.put(frames_key(DOMAIN, "7-of-a-killed-packer"), b"frames")
-    for number in range(4):
-        put(site, long(number, "changed"))
-        pack_incremental(site, DOMAIN)
-    assert first <= objects(site)
-    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
-    former = fetch_pack(site, DOMAIN, tmp_path / "former")
-    for number in range(4):
-        put(site, long(number, "changed again"))
-        pack_incremental(site, DOMAIN)
-        assert objects(site) == used_objects(site)
-        assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
 
 
 def test_a_searcher_whose_frames_are_deleted_while_it_reads_them_fetches_the_next_generation(
@@ -297,46 +263,6 @@ def test_a_packer_that_is_killed_before_any_request_leaves_the_former_or_the_new
         most = max(most, len(used_objects(store)))
     assert step > 6
     assert most == objects_in_use
-
-
-def test_a_searcher_that_is_killed_before_any_request_keeps_its_former_version(
-    site: CountingStore, tmp_path: Path
-) -> None:
-    former = fetch_pack(site, DOMAIN, tmp_path / "former")
-    before = former.read_bytes()
-    for number in range(3):
-        put(site, long(30 * number, "changed"))
-        pack_incremental(site, DOMAIN)
-    step, killed = 0, True
-    while killed:
-        step, killed = step + 1, False
-        with suppress(FileNotFoundError):
-            (tmp_path / "new").unlink()
-        try:
-            fetched(InterruptedStore(site.root, step), tmp_path / "new", former=former)
-        except Killed:
-            killed = True
-        assert former.read_bytes() == before
-    assert step > 3
-    assert (tmp_path / "new").read_bytes() == whole(site, tmp_path)
-
-
-def test_a_large_pack_has_several_objects_and_an_update_uses_them_again(
-    site: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "OBJECT_SIZE", 140_000)
-    monkeypatch.setattr(publishing, "RETENTION", timedelta(hours=-1))
-    pack_full(site, DOMAIN, force=True)
-    first, former = present_table(site), fetch_pack(site, DOMAIN, tmp_path / "former")
-    assert len(first.objects) > 1
-    assert objects(site) == used_objects(site)
-    assert all(size <= 140_000 for _, size in first.objects)
-    assert sum(size for _, size in first.objects) == first.size
-    put(site, long(3, "changed"))
-    pack_incremental(site, DOMAIN)
-    kept = {name for name, _ in present_table(site).objects} & {name for name, _ in first.objects}
-    assert len(kept) > 1
-    assert fetched(site, tmp_path / "new", former=former) == whole(site, tmp_path)
 
 
 def test_frames_that_are_put_again_after_a_lost_reply_are_no_conflict(

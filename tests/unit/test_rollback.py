@@ -30,10 +30,9 @@ from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore
 from tests.packs import fetch_pack, page, put
 from tests.support.stores import InterruptedStore, Killed, folder_store
+from tests.unit.test_pack_transfer import DOMAIN, objects, whole
 
 pytestmark = pytest.mark.unit
-
-DOMAIN = "site.example"
 
 
 def text(number: int, version: str) -> Page:
@@ -63,15 +62,6 @@ def collect(store: ObjectStore) -> None:
     oldest = datetime.now(UTC) - timedelta(hours=1)
     for stat in unused_frames(store, DOMAIN, list(store.list(frames_prefix(DOMAIN))), oldest):
         store.delete(stat.key)
-
-
-def whole(store: ObjectStore, folder: Path) -> bytes:
-    """Return the present pack, as a searcher without a former version fetches it."""
-    return fetch_pack(store, DOMAIN, folder / "whole").read_bytes()
-
-
-def objects(store: ObjectStore) -> set[str]:
-    return {stat.key for stat in store.list(frames_prefix(DOMAIN))}
 
 
 def used(store: ObjectStore) -> set[str]:
@@ -171,7 +161,10 @@ def test_the_next_pack_has_the_stored_pages_and_keeps_what_the_rollback_served(
 
 
 def test_only_the_present_and_the_former_generation_are_kept(store: FolderStore) -> None:
-    store.put(frames_key(DOMAIN, "7-of-a-killed-packer"), b"frames")
+    left = frames_key(DOMAIN, "7-of-a-killed-packer")
+    store.put(left, b"frames")
+    update(store, "young")
+    assert left in objects(store)
     for act in (lambda: crawl(store, "third"), lambda: update(store, "x"), lambda: roll_back(store)):
         age(store)
         act()

@@ -11,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pack.packer import pack_full, pack_incremental
 from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.stems import stems_in
 from app.storage.layout import Page
-from app.storage.store import ObjectStore
 from app.text.languages import ALGORITHMS
 from app.text.variants import Variants, index_stems_of
-from tests.packs import fetch_pack, gone, page, put, searching, write_pack
-from tests.support.stores import folder_store
+from tests.packs import page, searching, write_pack
 
 pytestmark = pytest.mark.unit
 
@@ -41,32 +38,6 @@ def first(tmp_path: Path, pages: Sequence[Page], q: str) -> str:
         result = searcher.search(parse(q))
         assert result.hits[0].score <= result.score_bound
         return result.hits[0].path
-
-
-def indexed(store: ObjectStore, folder: Path) -> set[tuple[object, ...]]:
-    """Return every stem of the present pack with the path of its page, its column or passage, and its position."""
-    with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as pack:
-        for name in ("name_stems", "passages"):
-            pack.execute(f"CREATE VIRTUAL TABLE temp.{name}_words USING fts5vocab (main, {name}, instance)")
-        names = "SELECT path, term, col, offset FROM temp.name_stems_words JOIN pages ON id = doc"
-        passages = "SELECT path, term, doc & 4095, offset FROM temp.passages_words JOIN pages ON id = doc >> 12"
-        return {*pack.execute(names), *pack.execute(passages)}
-
-
-def test_an_incremental_pack_has_the_stems_of_a_full_one(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    english = {"lang": "en", "body": f"The kernels were compiled. {filler(150)} Merging branches."}
-    put(store, page("/a", "Compiling kernels", **english), page("/b", "Merges", **english), page("/c", "Twin", "tree"))
-    pack_full(store, DOMAIN, work=tmp_path)
-    before = indexed(store, tmp_path)
-    assert {("/a", "compil", "title", 0), ("/a", "kernel", 0, 0), ("/a", "merg", 2, 32)} <= before
-    assert not {term for _, term, *_ in before} & {"the", "were", "compiled"}
-    put(store, gone("/b"), page("/c", "Own", "trees", lang="en"), page("/d", "Twin", "trees"))
-    pack_incremental(store, DOMAIN, work=tmp_path)
-    updated = indexed(store, tmp_path)
-    assert {path for path, *_ in updated} == {"/a", "/c", "/d"}
-    pack_full(store, DOMAIN, work=tmp_path, force=True)
-    assert indexed(store, tmp_path) == updated != before
 
 
 def test_a_page_with_the_words_of_a_query_in_one_passage_precedes_one_that_has_them_far_apart(tmp_path: Path) -> None:

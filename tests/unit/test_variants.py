@@ -40,6 +40,11 @@ def test_a_text_is_indexed_with_the_forms_that_it_does_not_contain(algorithm: st
     assert not set(found) & {word.casefold() for word in text.split()}
 
 
+def test_an_index_of_stems_has_no_stop_words_of_a_text() -> None:
+    english = Variants("english")
+    assert english.stems_of_all(english.words_in("The kernels were compiled.")) == ["kernel", "compil"]
+
+
 def test_a_typed_word_stands_for_its_stems_or_its_pairs_of_characters() -> None:
     assert forms_of("Kernels", ["english", "german"]) == (("kernel",),)
     assert forms_of("kernel", ["english"]) == ()
