@@ -347,17 +347,20 @@ def total_of_process(folder: Path) -> int:
         return total_in(packs, "television")
 
 
-def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path: Path) -> None:
+def test_a_searcher_that_starts_without_the_store_or_with_an_empty_one_shows_no_hidden_page(tmp_path: Path) -> None:
+    """An empty one is such as the folder on which the store is to be mounted: the orchestrator keeps all packs then."""
     store = folder_store(tmp_path / "store")
     create_marker(store)
     add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
     assert total_of_process(tmp_path) == 1
     (tmp_path / "store").rename(tmp_path / "away")
     assert total_of_process(tmp_path) == 1
-    (tmp_path / "away").rename(tmp_path / "store")
-    store.delete(site_key("site.example"))
+    folder_store(tmp_path / "store")
+    assert [total_of_process(tmp_path), total_of_process(tmp_path)] == [1, 1]
+    # With its marker, a store is believed: the operator started this process with it.
+    create_marker(store)
     assert total_of_process(tmp_path) == 2
-    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").rename(tmp_path / "empty")
     assert total_of_process(tmp_path) == 2
 
 
@@ -381,68 +384,40 @@ def test_another_store_and_one_that_was_emptied_change_no_settings(tmp_path: Pat
     assert total_in(packs, "television") == 2
 
 
-def test_a_searcher_that_starts_with_an_empty_store_shows_no_hidden_page(tmp_path: Path) -> None:
-    """Such as the folder on which the store is to be mounted: the orchestrator keeps all packs then."""
-    store = folder_store(tmp_path / "store")
-    create_marker(store)
-    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
-    assert total_of_process(tmp_path) == 1
-    (tmp_path / "store").rename(tmp_path / "away")
-    folder_store(tmp_path / "store")
-    assert [total_of_process(tmp_path), total_of_process(tmp_path)] == [1, 1]
-    # With its marker, a store is believed: the operator started this process with it.
-    create_marker(store)
-    assert total_of_process(tmp_path) == 2
+class Failing(FolderStore):
+    """Fails to read and write while it is full or away."""
 
+    fails = True
 
-class FullDisk(FolderStore):
-    """Fails to write while it is full."""
-
-    full = True
+    def get(self, key: str) -> StoredObject:
+        if self.fails and key == site_key("site.example"):
+            raise StoreError("away")
+        return super().get(key)
 
     def put(self, key: str, data: bytes, **conditions: Any) -> str:
-        if self.full:
+        if self.fails:
             raise StoreError("No space left on device")
         return super().put(key, data, **conditions)
 
 
-def test_settings_that_could_not_be_kept_on_a_full_disk_are_kept_when_there_is_room(
-    tmp_path: Path, packs: OpenPacks, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failing", ["store", "kept"])
+def test_what_could_not_be_read_or_kept_is_read_again_with_the_next_listing(
+    tmp_path: Path, packs: OpenPacks, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
-    store = folder_store(tmp_path / "store")
-    folder_store(tmp_path / "kept")
-    kept = FullDisk(tmp_path / "kept")
-    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
-    reader = SearchSettingsReader(store, packs, kept=kept)
-    reader.read()
-    reader.read()
-    assert list(kept.list("")) == []
-    assert caplog.text.count("not kept on this disk") == 1
-    kept.full = False
-    reader.read()
-    assert [stat.key for stat in kept.list("")] == [site_key("site.example")]
-
-
-class OnceAway(FolderStore):
-    """Fails once to read an object that it listed."""
-
-    away = True
-
-    def get(self, key: str) -> StoredObject:
-        if self.away and key == site_key("site.example"):
-            self.away = False
-            raise StoreError("away")
-        return super().get(key)
-
-
-def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path, packs: OpenPacks) -> None:
-    store = folder_store(tmp_path / "store")
-    add_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
-    reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs, kept=folder_store(tmp_path / "kept"))
+    stores = {name: folder_store(tmp_path / name) for name in ("store", "kept")}
+    add_site(stores["store"], Site.of("site.example", {"hidden_paths": ["/drafts/"]}))
+    stores[failing] = failed = Failing(tmp_path / failing)
+    reader = SearchSettingsReader(stores["store"], packs, kept=stores["kept"])
     packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
-    for expected in (2, 1):
+    for _ in range(2):
         reader.read()
-        assert total_in(packs, "television") == expected
+        assert total_in(packs, "television") == (2 if failing == "store" else 1)
+        assert list(stores["kept"].list("")) == []
+    assert caplog.text.count("read again with the next listing") == 1
+    failed.fails = False
+    reader.read()
+    assert total_in(packs, "television") == 1
+    assert [stat.key for stat in stores["kept"].list("")] == [site_key("site.example")]
 
 
 def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(

@@ -42,11 +42,9 @@ class SearchSettingsReader:
         self._kept = kept
         self._interval = interval
         self._etags: dict[str, str] = {}
-        self._failed: dict[str, str] = {}
+        self._failed: dict[str, str | None] = {}
         #: The id of the store that was read first.
         self._store_id = ""
-        #: What could not be kept on the disk, by key: it is tried again at each reading.
-        self._not_kept: dict[str, Site | None] = {}
         self._failing = False
         self._stopped = threading.Event()
         self._read_once = threading.Event()
@@ -74,51 +72,37 @@ class SearchSettingsReader:
         An empty store, or another one, must not show the hidden pages of the packs that searchers keep meanwhile. The
         first one that this process reads is believed if it has its marker: the operator started the process with it.
         """
-        for key, site in list(self._not_kept.items()):
-            self._keep(key, site)
         listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX) if stat.key.endswith(_SUFFIX)}
         store_id = read_marker(self._store)
-        removed = self._etags.keys() - listed.keys()
-        if self._store_id not in ("", store_id) or (removed and not store_id):
+        if self._store_id not in ("", store_id) or (self._etags.keys() - listed.keys() and not store_id):
             former = self._store_id or "the former one"
             raise StoreError(f"it is another store ({store_id or 'without marker'}, not {former})")
         self._store_id = store_id
-        for key in removed:
-            self._packs.apply(_domain(key), NO_SETTINGS)
-            self._keep(key, None)
-            del self._etags[key]
-        for key, etag in listed.items():
-            if self._etags.get(key) == etag:
+        for key in {**self._etags, **listed}:
+            # None for a site that was removed.
+            etag = listed.get(key)
+            if etag == self._etags.get(key):
                 continue
-            domain = _domain(key)
+            domain = key.removeprefix(SITES_PREFIX).removesuffix(_SUFFIX)
             try:
                 site = read_site(self._store, domain)
                 settings = settings_of(site) if site else NO_SETTINGS
                 self._packs.apply(domain, settings)
-                self._keep(key, site if settings != NO_SETTINGS else None)
+                if site and settings != NO_SETTINGS:
+                    self._kept.put(key, site.to_json())
+                else:
+                    self._kept.delete(key)
             except ApplicationError as error:
-                # An invalid site or a damaged pack must not keep the others from their settings. It is logged once,
-                # and read again with the next listing.
-                if self._failed.get(key) != etag:
-                    log.warning("%s: its search settings stay as they are: %s", domain, error)
+                # An invalid site, a damaged pack or a full disk must not keep the others from their settings. It is
+                # logged once, and read again with the next listing.
+                if key not in self._failed or self._failed[key] != etag:
+                    log.warning("%s: its search settings are read again with the next listing: %s", domain, error)
                 self._failed[key] = etag
-            else:
+                continue
+            self._failed.pop(key, None)
+            self._etags.pop(key, None)
+            if etag is not None:
                 self._etags[key] = etag
-                self._failed.pop(key, None)
-
-    def _keep(self, key: str, site: Site | None) -> None:
-        """Keep a site that has search settings for the next process, which else waits for the store; None has none."""
-        try:
-            if site:
-                self._kept.put(key, site.to_json())
-            else:
-                self._kept.delete(key)
-        except StoreError as error:
-            if key not in self._not_kept:
-                log.warning("%s: its search settings are not kept on this disk: %s", _domain(key), error)
-            self._not_kept[key] = site
-        else:
-            self._not_kept.pop(key, None)
 
     def _run(self) -> None:
         while True:
@@ -146,7 +130,3 @@ def settings_of(site: Site) -> SearchSettings:
         factors=factors_of(site.field_weights),
         meaning=by_meaning,
     )
-
-
-def _domain(key: str) -> str:
-    return key.removeprefix(SITES_PREFIX).removesuffix(_SUFFIX)
