@@ -129,26 +129,6 @@ def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -
     }
 
 
-def test_concurrent_requests_are_spread_over_replicas_of_the_newest_version(world: World) -> None:
-    def slow(name: str) -> Script:
-        def answer(request: dict[str, Any]) -> bytes | None:
-            threading.Event().wait(0.05)
-            return says(name)(request)
-
-        return answer
-
-    world.routes = routes(route("a.example", "one", "two", "old", newest=2))
-    world.orchestrator()
-    peers = [world.searcher(name, slow(name)) for name in ("one", "two", "old")]
-    client = world.client()
-    ask(client)
-    with ThreadPoolExecutor(4) as threads:
-        answered = Counter(titles(found)[0] for found in threads.map(lambda _: ask(client), range(12)))
-    assert sum(answered.values()) == 12
-    assert min(answered["one"], answered["two"]) >= 3
-    assert peers[2].requests == []
-
-
 def test_several_domains_give_one_result_and_interleaved_suggestions(world: World) -> None:
     world.routes = routes(route("a.example", "one"), route("b.example", "two"))
     world.orchestrator(), world.searcher("one"), world.searcher("two")
@@ -157,15 +137,6 @@ def test_several_domains_give_one_result_and_interleaved_suggestions(world: Worl
     assert (titles(found), found.total, found.silent) == (["two", "one"], 2, ())
     assert [info.domain for info in found.sources] == ["b.example", "a.example"]
     assert client.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
-
-
-def test_when_a_replica_is_gone_the_next_one_is_asked_at_once(world: World) -> None:
-    world.routes = routes(route("a.example", "one", "two"))
-    world.orchestrator(), world.searcher("two")
-    client = world.client()
-    assert {titles(ask(client))[0] for _ in range(4)} == {"two"}
-    counts = client.counts()
-    assert (counts["returned"], counts["hedged"], counts["sent"]) == (1, 0, 5)
 
 
 @in_thread_and_loop

@@ -80,15 +80,6 @@ def where(now: ClusterState, domain: str) -> dict[str, int]:
 # What is decided
 
 
-def test_each_pack_goes_to_as_many_searchers_as_are_wanted_and_the_load_is_spread() -> None:
-    packs = [pack(f"{n}.example", 10) for n in range(6)]
-
-    now = at_rest(state(packs, *(searcher(name, 100) for name in "abc")))
-
-    assert [len(where(now, each.domain)) for each in packs] == [2] * 6
-    assert [each.free for each in now.searchers] == [60, 60, 60]
-
-
 def test_first_copies_are_placed_before_second_ones_and_larger_packs_first() -> None:
     packs = [pack("small.example", 10), pack("big.example", 50)]
 
@@ -106,15 +97,6 @@ def test_an_update_is_loaded_where_the_older_version_is_if_there_is_room_for_bot
     assert orders_of(state([new], searcher("a", 100), searcher("b", 90, old), replicas=1)) == [
         ("b", "Load", "x.example")
     ]
-
-
-def test_an_update_without_room_beside_the_old_one_goes_elsewhere_first_and_the_old_one_goes_after() -> None:
-    old, new = pack("x.example", 60), pack("x.example", 60, 2)
-    begin = state([new], searcher("a", 100, old), searcher("b", 100), replicas=1)
-
-    assert orders_of(begin) == [("b", "Load", "x.example")]
-    middle = done(begin, place(begin).orders)
-    assert orders_of(middle) == [("a", "Unload", "x.example")]
 
 
 def test_an_older_version_makes_room_for_the_newer_only_while_another_copy_answers() -> None:
@@ -139,34 +121,6 @@ def test_a_pack_too_big_for_every_searcher_is_reported_and_placed_once_a_bigger_
     assert alone.orders == ()
     assert alone.unplaced == {"big.example": "500 MB, and no other searcher has a capacity of more than 100 MB"}
     assert orders_of(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
-
-
-def test_a_pack_is_moved_to_make_room_for_one_that_fits_nowhere_else() -> None:
-    stays, goes, big = pack("stays.example", 45), pack("goes.example", 30), pack("big.example", 50)
-    begin = state([stays, goes, big], searcher("a", 100, stays, goes), searcher("b", 40), replicas=1)
-
-    assert orders_of(begin) == [("b", "Load", "goes.example")]
-    now = at_rest(begin)
-    assert where(now, "big.example") == {"a": 1}
-    assert where(now, "goes.example") == {"b": 1}
-
-
-def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None:
-    packs = [pack(f"{n}.example", 10) for n in range(8)]
-    begin = state(packs, searcher("a", 100, *packs), searcher("b", 100, *packs), searcher("c", 100))
-
-    assert orders_of(begin) == [("c", "Load", "0.example")]
-    now = at_rest(begin)
-    assert sorted(len(each.held) for each in now.searchers) == [5, 5, 6]
-    assert [len(where(now, each.domain)) for each in packs] == [2] * 8
-
-
-def test_a_pack_moves_from_the_fullest_searcher_to_the_emptiest_one() -> None:
-    held = {"a": 3, "b": 4, "c": 0, "d": 1}
-    packs = {name: [pack(f"{name}{at}.example", 10) for at in range(number)] for name, number in held.items()}
-    begin = state([one for each in packs.values() for one in each], *(searcher(n, 100, *packs[n]) for n in packs))
-
-    assert orders_of(replace(begin, replicas=1)) == [("c", "Load", "b0.example")]
 
 
 def test_after_a_failed_load_another_searcher_is_ordered_first_and_this_one_backs_off() -> None:

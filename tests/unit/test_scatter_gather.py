@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.errors import InvalidMessage, Overloaded, RequestTimedOut
+from app.broker.errors import InvalidMessage, Overloaded, RequestTimedOut, Unroutable
 from app.broker.outgoing import Outgoing
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
@@ -35,41 +35,37 @@ from app.search.contract import (
 )
 from app.search.snippet import Snippet
 from config.routes import searcher_of
+from tests.support.peers import route
 
 pytestmark = pytest.mark.unit
-
-
-@dataclass(frozen=True)
-class Pack:
-    """All hits of one domain."""
-
-    answer: SearchReply
-
-    def reply_to(self, offset: int, limit: int) -> SearchReply:
-        results = self.answer.results
-        return replace(self.answer, results=replace(results, hits=results.hits[offset : offset + limit]))
 
 
 def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
     return Hit(url=url, path="/", title=url, snippet=Snippet(""), headings=(), lang="", score=score, modified=modified)
 
 
-def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **changes: object) -> Pack:
+def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **changes: object) -> SearchReply:
+    """Return all hits of one domain."""
     fields = {"estimated": False, "relaxed": False, "score_bound": 1.0, "total": len(hits), **changes}
     fields.setdefault("reachable", fields["total"])
     results = PackHits(hits=tuple(replace(each, domain=domain) for each in hits), **fields)  # type: ignore[arg-type]
-    return Pack(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
+    return SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results)
+
+
+def part_of(pack: SearchReply, offset: int, limit: int) -> SearchReply:
+    results = pack.results
+    return replace(pack, results=replace(results, hits=results.hits[offset : offset + limit]))
 
 
 def facet(name: str, counts: tuple[tuple[str, int], ...]) -> Facet:
     return Facet(name=name, counts=counts)
 
 
-def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> SearchResult:
-    domains = tuple(each.answer.info.domain for each in packs)
+def ask(packs: Sequence[SearchReply], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> SearchResult:
+    domains = tuple(each.info.domain for each in packs)
     question = validate_request(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
     outcomes = {
-        request.domain: each.reply_to(request.offset, request.limit)
+        request.domain: part_of(each, request.offset, request.limit)
         for each, request in zip(packs, split_by_domain(question), strict=True)
     }
     return merge(question, outcomes, 0.5)
@@ -80,7 +76,7 @@ def urls(found: SearchResult) -> list[str]:
 
 
 @st.composite
-def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[Pack]:
+def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[SearchReply]:
     """Draw packs as a searcher orders them: some leaders whatever their score, then by score; or all by date."""
     scores = st.floats(0.0, 1.0)
     score_bound = draw(st.sampled_from([1.0, 7.5]))
@@ -91,7 +87,10 @@ def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[P
         dates = [draw(st.sampled_from(["2026-11-21", "2026-11-20", "2020-01-01", ""])) for _ in (*leaders, *rest)]
         shared = draw(st.sets(st.integers(0, 40), max_size=4))
         hits = [
-            hit(f"https://{'both' if at in shared else number}.example/{at}", score * score_bound, date)
+            replace(
+                hit(f"https://{'both' if at in shared else number}.example/{at}", score * score_bound, date),
+                coverage=draw(st.sampled_from([1.0, 1.0, 0.5])),
+            )
             for at, (score, date) in enumerate(zip((*leaders, *rest), dates, strict=True))
         ]
         if sort == "date":
@@ -100,7 +99,7 @@ def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[P
     return made
 
 
-def whole(made: list[Pack], sort: Sort) -> list[str]:
+def whole(made: list[SearchReply], sort: Sort) -> list[str]:
     return urls(ask(made, limit=MAX_MERGED, sort=sort))
 
 
@@ -119,26 +118,26 @@ def test_each_pack_keeps_its_own_order_and_no_page_comes_twice(data: st.DataObje
     found = whole(made, sort)
     assert len(set(found)) == len(found)
     for each in made:
-        own = [one.url for one in each.answer.results.hits if one.url.startswith(f"https://{each.answer.info.domain}/")]
+        own = [one.url for one in each.results.hits if one.url.startswith(f"https://{each.info.domain}/")]
         assert [url for url in found if url in own] in (own, [])
 
 
 @given(packs(), st.integers(0, 40), st.integers(1, 20))
-def test_the_result_for_one_domain_is_its_own_reply(made: list[Pack], offset: int, limit: int) -> None:
+def test_the_result_for_one_domain_is_its_own_reply(made: list[SearchReply], offset: int, limit: int) -> None:
     alone = made[0]
-    found, own = ask([alone], offset=offset, limit=limit), alone.reply_to(offset, limit).results
+    found, own = ask([alone], offset=offset, limit=limit), part_of(alone, offset, limit).results
     assert found.hits == own.hits
     assert (found.total, found.estimated, found.did_you_mean) == (own.total, own.estimated, own.did_you_mean)
 
 
 @given(packs(least=2))
-def test_pages_with_some_of_the_words_are_left_out_if_others_have_all(made: list[Pack]) -> None:
+def test_pages_with_some_of_the_words_are_left_out_if_others_have_all(made: list[SearchReply]) -> None:
     found = ask(made, limit=MAX_MERGED)
-    strict = [each for each in made if each.answer.results.total and not each.answer.results.relaxed]
-    merged = strict or [each for each in made if each.answer.results.total]
-    assert found.total == sum(each.answer.results.total for each in merged)
+    strict = [each for each in made if each.results.total and not each.results.relaxed]
+    merged = strict or [each for each in made if each.results.total]
+    assert found.total == sum(each.results.total for each in merged)
     assert found.relaxed == (bool(merged) and not strict)
-    assert {each.domain for each in found.hits} <= {each.answer.info.domain for each in merged}
+    assert {each.domain for each in found.hits} <= {each.info.domain for each in merged}
     assert len(found.sources) == len(made)
 
 
@@ -178,13 +177,6 @@ def test_hits_sorted_by_date_are_newest_first_and_undated_last() -> None:
     one = pack("one.example", [hit("a1", modified="2026-03-01"), hit("a2", modified="2025-01-01"), hit("a3")])
     two = pack("two.example", [hit("b1", 0.9, "2026-03-01"), hit("b2", 0.2, "2025-12-31"), hit("b3", 0.1)])
     assert urls(ask([two, one], sort="date")) == ["a1", "b1", "b2", "a2", "a3", "b3"]
-
-
-def test_a_hit_that_shows_more_of_the_query_on_a_later_page_changes_no_earlier_page() -> None:
-    hits = [replace(hit(f"a{at}", 0.5), coverage=0.5) for at in range(19)] + [hit("a19", 0.5)]
-    made = [pack("a.example", hits), pack("b.example", [hit(f"b{at}", 0.3) for at in range(20)])]
-    paged = [url for at in range(0, 40, 10) for url in urls(ask(made, offset=at, limit=10))]
-    assert paged == whole(made, "relevance")
 
 
 def test_counts_are_added_up_and_paging_is_limited() -> None:
@@ -255,9 +247,9 @@ def test_domains_are_normalised_and_asked_once() -> None:
 
 
 class Replicas:
-    """A requestor of searchers that reply with these bytes or this reason code, or not at all."""
+    """A requestor of searchers that reply with these bytes or this reason code, are gone, or do not reply."""
 
-    def __init__(self, replies: dict[str, bytes | str | None]) -> None:
+    def __init__(self, replies: dict[str, bytes | str | Unroutable | None]) -> None:
         self._replies = replies
 
     def send(self, message: Outgoing, *, deadline: float) -> Future[Reply]:
@@ -266,7 +258,9 @@ class Replicas:
         found, reply = Future[Reply](), self._replies[searcher_of(message.routing_key) or ""]
         if isinstance(reply, str):
             reply = to_json(ProblemReply(reason=reply, detail="why"))
-        if reply is not None:
+        if isinstance(reply, Unroutable):
+            found.set_exception(reply)
+        elif reply is not None:
             found.set_result(Reply(reply, {}, {}))
         return found
 
@@ -286,6 +280,7 @@ GOOD = b'["two"]'
         (["searcher-busy", GOOD], tuple, {"sent": 2, "busy": 1}),
         (["pack-not-loaded", GOOD], tuple, {"sent": 2, "not_loaded": 1}),
         (["pack-corrupt", GOOD], tuple, {"sent": 2, "failed": 1}),
+        ([Unroutable("gone"), GOOD], tuple, {"sent": 2, "returned": 1}),
         ([None, GOOD], tuple, {"sent": 2, "hedged": 1}),
         (["searcher-busy", "searcher-busy"], Overloaded, {"sent": 2, "busy": 2}),
         (["pack-corrupt", "pack-not-loaded"], PackCorrupt, {"sent": 2, "failed": 1, "not_loaded": 1}),
@@ -299,7 +294,7 @@ GOOD = b'["two"]'
     ],
 )
 def test_the_first_good_reply_is_the_outcome_or_else_the_most_telling_error(
-    replies: list[bytes | str | None], outcome: type[object], counts: dict[str, int]
+    replies: list[bytes | str | Unroutable | None], outcome: type[object], counts: dict[str, int]
 ) -> None:
     """An error that every searcher would reply with is final. After others, the next one gets the request at once."""
     names = ("one", "two")[: len(replies)]
@@ -310,6 +305,17 @@ def test_the_first_good_reply_is_the_outcome_or_else_the_most_telling_error(
     request.end()
     assert type(request.outcome) is outcome
     assert {name: number for name, number in searchers.counts().items() if number} == counts
+
+
+def test_requests_are_spread_over_the_replicas_of_the_newest_version_by_those_in_flight() -> None:
+    replies: dict[str, bytes | str | Unroutable | None] = dict.fromkeys(("one", "two", "old"))
+    searchers = SearcherBalancer(cast("Requestor", Replicas(replies)))
+    routed = route("a.example", "one", "two", "old", newest=2)
+    orders = []
+    for _ in range(3):
+        orders.append(searchers.in_order(routed))
+        searchers.send(SuggestRequest(domain="a.example", q="w"), orders[-1][0], seconds=1.0)
+    assert orders == [["one", "two", "old"], ["two", "one", "old"], ["one", "two", "old"]]
 
 
 @pytest.mark.parametrize("wait", [run, lambda *args: asyncio.run(arun(*args))], ids=["thread", "event loop"])
