@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,17 @@ from app.pack.anchors import note_links
 from app.pack.database import check, create, transaction
 from app.pack.derivation import derive_all
 from app.pack.download import download_pack_to
-from app.pack.frames import FrameTable, hashes_of, sha256
-from app.pack.manifest import Manifest, read_manifest
-from app.pack.row_ids import reserve_ids
-from app.pack.rows import section, subsections
-from app.search.connections import SCHEMA_VERSION
+from app.pack.frames import FrameTable, hashes_of
+from app.pack.manifest import Manifest, PackDescription, read_manifest
+from app.pack.rows import INSERT, reserve_ids, section, subsections
 from app.search.pack_searcher import PackSearcher
-from app.storage.layout import Page, Tombstone, content_key, frames_key, manifest_key, page_id, to_json
+from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from app.text.words import indexed
 
 #: FTS5's tokenizer of the schema. It splits at spaces and at signs of ASCII.
 TOKENIZER = "ascii"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
-_INSERT = """
-INSERT INTO pages (
-    page_id, canonical_key, url, path, section, lang, modified, content_type, canonical, alternates, text_hash,
-    title, description, headings, subsections, body
-)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 
 
 def page(path: str, title: str = "", body: str = "", *, url: str = "", headings: str = "", **fields: Any) -> Page:
@@ -88,7 +80,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
         reserve_ids(database, len(pages))
         for page in pages:
             note_links(database, page_id(page.canonical_key), page)
-        database.executemany(_INSERT, rows)
+        database.executemany(INSERT, rows)
         derive_all(database, frozenset())
         database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     return path
@@ -101,11 +93,11 @@ def searching(path: Path, pages: Iterable[Page]) -> closing[PackSearcher]:
 
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
-    kinds = (page.lang, page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
+    kinds = (page.modified, page.content_type, page.canonical, "\n".join(page.alternates))
     headings = ("\n".join(page.headings), subsections(page))
-    text_hash = groups.hash_of(page.title, page.body)
     body, *_ = repeated_lines.without(repeated_lines.lines_of(page), frozenset())
-    return (*names, *kinds, text_hash, page.title, page.description, *headings, body)
+    texts = (page.lang, page.title, page.description, groups.hash_of(page.title, page.body), body)
+    return (*names, *kinds, *headings, *texts)
 
 
 def check_index(path: Path) -> None:
@@ -138,27 +130,8 @@ def publish(
     built_at: str = BUILT_AT,
 ) -> Manifest:
     """Put a pack and its manifest into the store; return the manifest."""
-
-    def put_frames(name: str, data: bytes) -> None:
-        store.put(frames_key(domain, name), data)
-
-    table, frames = publishing.write_frames(pack, list(hashes_of(pack)), former, generation, put_frames)
-    name, table_data = table.objects[-1][0], table.to_bytes()
-    put_frames(name, frames.getvalue() + table_data)
-    manifest = Manifest(
-        domain=domain,
-        sha256=sha256(table_data),
-        size=table.size,
-        uncompressed_size=pack.stat().st_size,
-        pages=pages,
-        schema_version=SCHEMA_VERSION,
-        generation=generation,
-        kind="full",
-        built_at=built_at,
-        crawl_id="crawl",
-        own_object=name,
-        table_start=len(frames.getvalue()),
-        table_size=len(table_data),
+    description = PackDescription(
+        domain=domain, kind="full", generation=generation, crawl_id="crawl", built_at=built_at, pages=pages
     )
-    store.put(manifest_key(domain), manifest.to_json())
-    return manifest
+    previous = replace(publishing.find_previous(store, domain), table=former)
+    return publishing.publish(store, description, pack, list(hashes_of(pack)), previous)

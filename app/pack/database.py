@@ -1,18 +1,17 @@
-"""The SQLite side of a pack: create, open, copy and check the database."""
+"""The SQLite side of a pack: create, open, copy and check the database, and its table `meta`."""
 
 from __future__ import annotations
 
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack.meta import read_meta
 from app.pack.properties import check_properties
 from app.search.connections import check_version
 
@@ -43,6 +42,10 @@ CHANGES: Final = (_FOLDER / "changes.sql").read_text()
 _MAX_SQL: Final = 10_000
 _MAX_NAME: Final = 60
 _NAMED_OBJECTS: Final = 5
+#: The table `meta` describes the pack, and has what the next incremental pack needs.
+_WRITE_META: Final = """
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+"""
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _SHADOW_TABLE: Final = re.compile(r"table (names|name_stems|passages|pages_fts)_[a-z]+")
 _PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT ROWID)?")
@@ -127,6 +130,16 @@ def write_compact(database: sqlite3.Connection, target: Path) -> Path:
         compact = target
     check(compact)
     return compact
+
+
+def read_meta(database: sqlite3.Connection) -> dict[str, str]:
+    """Return the entries of `meta`."""
+    return dict(database.execute("SELECT key, value FROM meta"))
+
+
+def write_meta(database: sqlite3.Connection, entries: Mapping[str, str]) -> None:
+    """Write these entries in place of former ones."""
+    database.executemany(_WRITE_META, entries.items())
 
 
 # Check

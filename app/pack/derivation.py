@@ -19,11 +19,10 @@ import Stemmer
 
 from app import text
 from app.pack import alternates, anchors, derived_columns, groups, repeated_lines, rows, site_values
+from app.pack.database import read_meta, write_meta
 from app.pack.definitions import update_definitions, write_definitions
 from app.pack.indexes import VISIBLE_INDEXES, IndexWriter, fill_texts, optimize, update_texts, write_words
-from app.pack.meta import read_meta, write_meta
 from app.pack.properties import update_properties, write_properties
-from app.pack.row_ids import ranked
 from app.search import number_arrays
 from app.storage import layout, page_parts
 
@@ -39,7 +38,7 @@ def derive_all(database: sqlite3.Connection, lines: frozenset[int]) -> None:
     derived_columns.join_all(database)
     groups.assign(database)
     values = site_values.determine(database)
-    IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill_new(ranked(database))
+    IndexWriter(database, site=values.site_name, stemmers=values.stemmers).fill_new(rows.ranked(database))
     alternates.assign(database)
     fill_texts(database)
     write_words(database)

@@ -136,7 +136,7 @@ class IndexWriter:
         optimize(self._database, *VISIBLE_INDEXES)
 
     def fill_new(self, ranked: Iterable[tuple[int, int, int]]) -> None:
-        """Fill them from all pages of a new pack, each with its new id as `row_ids.ranked` yields it.
+        """Fill them from all pages of a new pack, each with its new id as `rows.ranked` yields it.
 
         The other forms of the words of its text are written, too, so that the text is divided into words once.
         """

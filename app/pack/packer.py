@@ -18,16 +18,15 @@ from app.broker.errors import ApplicationError
 from app.errors import PackRefused, lacks_space
 from app.pack import database as db
 from app.pack import derivation, repeated_lines, rows
+from app.pack.database import read_meta, write_meta
 from app.pack.database_cache import DatabaseCache, note_version
 from app.pack.download import require_space
 from app.pack.frames import hashes_after, hashes_of
 from app.pack.listing import Listing, difference_of
 from app.pack.manifest import Manifest, PackDescription
-from app.pack.meta import read_meta, write_meta
 from app.pack.plan import ALL_STORED_PAGES, FinishedCrawl, FullPackPlan, plan_full_pack
 from app.pack.properties import are_ids_spent
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish
-from app.pack.row_ids import reserve_ids
 from app.pack.stored_pages import StoredContent, delete_tombstones, find_vanished, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
 from app.storage.layout import content_key, list_pages
@@ -357,7 +356,7 @@ def _new_database(run: PackRun, listing: Listing) -> Iterator[sqlite3.Connection
     require_space(run.work, SPACE_FACTOR * listing.size + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
-            reserve_ids(database, listing.count)
+            rows.reserve_ids(database, listing.count)
             stored = read_pages(run.store, (stat.key for stat in listing.stats(packed=True)))
             derivation.derive_all(database, rows.load(database, stored, partial(_read_again, run)))
             rows.note_versions(database, listing.stats(packed=True))

@@ -33,6 +33,20 @@ UPDATE: Final = (
 _NOTE_VERSION: Final = "UPDATE stored SET version = ?1 WHERE page_id = ?2 AND etag = ?3 AND version IS NOT ?1"
 _IS_TOMBSTONE: Final = "page_id NOT IN (SELECT page_id FROM pages)"
 
+#: Full packs: row ids in order of quality, so that searchers need not rank all matches of a query.
+_RANKS: Final = "CREATE TEMP TABLE ranks (rank INTEGER PRIMARY KEY, page INTEGER NOT NULL UNIQUE, shown_as INTEGER)"
+#: As the pages of a group are ordered (app/pack/groups.py): shown pages, most linked to, without a query, the shortest
+#: address.
+_RANK: Final = """
+INSERT INTO temp.ranks (page, shown_as) SELECT id, shown_as FROM pages
+ORDER BY hidden, inlinks DESC, instr(path, '?') > 0, length(path) - length(replace(path, '/', '')), length(path),
+    canonical_key
+"""
+_RANKED: Final = """
+SELECT own.rank, coalesce(shown.rank, 0), own.page
+FROM temp.ranks AS own LEFT JOIN temp.ranks AS shown ON shown.page = own.shown_as ORDER BY own.rank
+"""
+
 #: Characters of a section, and of the heading of a subsection.
 MAX_SECTION: Final = 200
 MAX_SUBSECTION: Final = 300
@@ -63,6 +77,24 @@ def count(database: sqlite3.Connection) -> int:
     """Return the number of rows of `pages`."""
     (pages,) = database.execute("SELECT count(*) FROM pages").fetchone()
     return int(pages)
+
+
+def reserve_ids(database: sqlite3.Connection, most: int) -> None:
+    """Leave the ids up to `most`, the number of rows that will be inserted, to `ranked`."""
+    database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('pages', ?)", (most,))
+
+
+def ranked(database: sqlite3.Connection) -> Iterator[tuple[int, int, int]]:
+    """Yield the new id of each row, the best first; that of the page shown for it, or 0; and its present id.
+
+    The first matches of a query are then the best ones by what no query changes. Pages that a later pack adds get
+    higher ids.
+    """
+    database.execute(_RANKS)
+    pages = database.execute(_RANK).rowcount
+    yield from database.execute(_RANKED)
+    database.execute("DROP TABLE temp.ranks")
+    database.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'pages'", (pages,))
 
 
 def load(database: sqlite3.Connection, contents: Iterable[StoredContent], read_again: ReadAgain) -> frozenset[int]:

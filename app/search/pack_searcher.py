@@ -16,11 +16,10 @@ from app.search.contract import MAX_HITS, Filters, PackHits, PackInfo, SearchRep
 from app.search.definitions import Definition, definitions_of
 from app.search.hits import HitBuilder, places_of
 from app.search.pack_tables import cut
-from app.search.prefixes import without_frequent_prefix
 from app.search.promotion import promote, promoted_pages
 from app.search.properties import Properties, multiplied
 from app.search.query import Query, parse
-from app.search.retrieval import ChooseMatches, RankingScope
+from app.search.retrieval import ChooseMatches, RankingScope, without_frequent_prefix
 from app.search.score_bound import bounded, score_bound
 from app.search.search_settings import NO_SETTINGS, SearchSettings
 from app.search.stems import stems_in

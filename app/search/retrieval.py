@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final, TypeAlias
 
+from app.search import pack_tables
 from app.search.contract import MAX_HITS
+from app.search.query import Query
+from app.text.words import words
 
 #: Matches up to which the number is exact. Filters, dates and names choose among as many.
 MAX_COUNTED: Final = 20_000
@@ -23,6 +26,8 @@ _COMPARED_NAMES: Final = 2_000
 #: Digits of an estimated number that are not 0.
 _DIGITS: Final = 2
 _LAST_ROW: Final = 2**62
+#: Words that an unfinished one stands for, where all that it begins are on too many pages.
+_COMPLETIONS: Final = 8
 
 _COUNT: Final = """
 SELECT count(*), max(rowid) FROM (
@@ -103,6 +108,24 @@ class _Part:
     ids: Sequence[int] = ()
     read: Sequence[int] = ()
     estimated: bool = False
+
+
+def without_frequent_prefix(connection: sqlite3.Connection, query: Query, scope: RankingScope) -> Query:
+    """Return the query, without words of many pages that its last one begins: FTS5 reads them all.
+
+    A last word that many pages have is complete. Another one stands for the most frequent words that it begins.
+    """
+    *others, last = query.phrases
+    if scope.is_small or not last.prefix:
+        return query
+    (*_, word) = words(last.words[-1]) or ("",)
+    if pack_tables.doc_frequency(connection, word) > MAX_HITS:
+        return replace(query, phrases=(*others, replace(last, prefix=False)))
+    if len(last.words) > 1 or pack_tables.max_doc_frequency(connection, word) <= MAX_HITS:
+        return query
+    completed = tuple((each,) for each, _ in pack_tables.completions(connection, word, limit=_COMPLETIONS))
+    forms = tuple(dict.fromkeys((*last.forms, *completed)))
+    return replace(query, phrases=(*others, replace(last, prefix=False, forms=forms, stems=(*last.stems, word))))
 
 
 def ranked_matches(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.search import pack_searcher, passages, prefixes, promotion, ranking, retrieval
+from app.search import pack_searcher, passages, promotion, ranking, retrieval
 from app.search.contract import Filters, PackHits, Sort
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -32,7 +32,7 @@ WEIGHTS = ranking.bm25({})
 def bounds(ranked: int = RANKED, counted: int = COUNTED) -> Iterator[None]:
     """Search with lower bounds than those of the program."""
     with patch.object(retrieval, "MAX_COUNTED", counted):
-        modules = (retrieval, ranking, promotion, passages, pack_searcher, prefixes)
+        modules = (retrieval, ranking, promotion, passages, pack_searcher)
         patches = [patch.object(module, "MAX_HITS", ranked) for module in modules]
         for each in patches:
             each.start()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.orchestrator.store_guard import ALWAYS_DELETABLE, StoreGuard
-from app.cluster.orchestrator.store_scan import ScanResult, ScanSchedule, StoreScan
+from app.cluster.orchestrator.store_scan import ALWAYS_DELETABLE, ScanResult, ScanSchedule, StoreGuard, StoreScan
 from app.errors import PackCorrupt
 from app.pack.download import download_pack_to
 from app.storage.layout import manifest_key

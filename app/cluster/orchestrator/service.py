@@ -14,8 +14,7 @@ from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.outgoing import Outgoing
 from app.broker.rpc.responder import RequestHandler, Responder
 from app.cluster.orchestrator.state import OrchestratorState
-from app.cluster.orchestrator.store_guard import StoreGuard
-from app.cluster.orchestrator.store_scan import ScanSchedule
+from app.cluster.orchestrator.store_scan import ScanSchedule, StoreGuard
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
     Load,

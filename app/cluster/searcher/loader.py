@@ -67,14 +67,10 @@ class Loader:
     def report(self, searcher_id: str) -> SearcherReport:
         """Return a report of the searcher's state without its packs, with sequence number 0."""
         # In this order, a pack that is loaded meanwhile is in `loading`, counted in `changes`, or both.
-        loading, changes, space = self.loading(), self._jobs.packs.changes(), self._jobs.disk_space()
+        loading, changes = self.loading(), self._jobs.packs.changes()
+        free_space, capacity = self._jobs.disk_space()
         return SearcherReport(
-            searcher_id=searcher_id,
-            seq=0,
-            changes=changes,
-            free_space=space.free,
-            capacity=space.capacity,
-            loading=loading,
+            searcher_id=searcher_id, seq=0, changes=changes, free_space=free_space, capacity=capacity, loading=loading
         )
 
     def registration(self, searcher_id: str) -> SearcherReport:

@@ -47,14 +47,6 @@ class IntegrityCheck:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSpace:
-    """MB for packs: `free` besides the present packs, `capacity` without any pack."""
-
-    free: int
-    capacity: int
-
-
 PackJob = Load | Unload | IntegrityCheck
 
 
@@ -76,11 +68,11 @@ class PackJobs:
         self._store = store
         self._intact_until: dict[str, float] = {}
 
-    def disk_space(self) -> DiskSpace:
-        """Return the disk space: less than the budget if the disk is full."""
+    def disk_space(self) -> tuple[int, int]:
+        """Return the MB for packs beside the present ones, and without any; less than the budget on a full disk."""
         used = self.packs.used_mb()
         disk = shutil.disk_usage(self.directory.folder).free // MB
-        return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
+        return max(0, min(self._budget - used, disk)), min(self._budget, used + disk)
 
     def is_due(self, job: PackJob) -> bool:
         """Return whether to execute a job: not a check of a version that was found intact a short while ago."""
@@ -136,9 +128,9 @@ class PackJobs:
         held = self.packs.version(load.domain)
         if held and held.sha256 == load.sha256:
             return held
-        if load.size_mb > self.disk_space().free:
+        if load.size_mb > self.disk_space()[0]:
             self.packs.wait_for_retired(_RETIRED_TIMEOUT)
-        free = self.disk_space().free
+        free, _ = self.disk_space()
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
         self.directory.require_openable(load.domain, load.sha256)
