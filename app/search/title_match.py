@@ -41,8 +41,6 @@ def boosted(
     A title that is the query gets `MAX_SHARE`; one without its words, or with many others, gets nothing or little.
     `stemmers` are the algorithms by which the query is stemmed, and `site` is the part that titles share.
     """
-    if not scores:
-        return scores
     best = tuple(islice(scores, _COMPARED))
     titles = pack_tables.read_rows(connection, _TITLES, best)
     in_titles = {page: _folded_words(without_site_name(title, site)) for page, title in titles}

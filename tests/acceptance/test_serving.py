@@ -125,26 +125,6 @@ def test_a_searcher_waits_for_its_broker_reconnects_with_its_queue_and_drains_wh
     proxy.close()
 
 
-def test_two_searchers_hear_the_same_event_and_the_queue_of_a_killed_one_is_deleted(
-    environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
-) -> None:
-    with fleet(environment, tmp_path / "logs") as crew:
-        one, two = crew.searcher(), crew.searcher()
-        ready(one)
-        first = ear.receive("register").report.searcher_id
-        ready(two)
-        second = ear.receive("register", lambda each: each.report.searcher_id != first).report.searcher_id
-        if f"Searcher {first} ready." not in one.log:
-            first, second = second, first
-        Broker(broker_url).post(b'{"type": "load"}', exchange="perennial.events", key="register_again")
-        eventually(lambda: "InvalidMessage" in one.log and "InvalidMessage" in two.log, "both received it")
-        one.kill()
-        with pytest.raises(Unroutable):
-            # Until the broker notices the closed connection, the queue may take another request.
-            eventually(lambda: not is_answered(ear, first), "it is returned")
-        assert is_answered(ear, second)
-
-
 def test_the_orchestrator_refuses_a_pool_that_does_not_share_its_state(environment: dict[str, str]) -> None:
     said = refused(environment, ORCHESTRATOR)
     assert "WorkerMisconfigured: queue orchestrator: " in said

@@ -92,8 +92,3 @@ def test_the_title_that_is_the_query_boosts_a_score_most(tmp_path: Path) -> None
     assert found["Merging branches"] == pytest.approx(title_match.MAX_SHARE)
     assert found["Merging branches"] > found["Merge"] > found["The manual of all that is not merged"] > 0
     assert found["Unrelated"] == found[""] == 0
-
-
-def test_a_pack_without_pages_to_boost_is_no_error(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(write_pack(tmp_path / "pack.sqlite", []))) as pack:
-        assert title_match.boosted(pack, parse("x"), {}, pages=0, stemmers=[], site="") == {}

@@ -120,14 +120,11 @@ def test_a_quoted_or_excluded_word_without_pairs_is_not_each_page_with_its_lette
         ("これはそれである。", "それ", ["それ"]),
         ("ภาษาที่ใช้ในประเทศไทยคือภาษาไทย", "ประเทศ", ["ประเทศ"]),
         ("ภาษาที่ใช้ในประเทศไทย", '"ในประเทศ"', ["ในประเทศ"]),
+        ("全体図と全体と図", '"全体図"', ["全体図"]),
     ],
 )
 def test_the_parts_of_a_query_are_marked_inside_of_words(text: str, query: str, expected: list[str]) -> None:
     assert marked(text, query) == expected
-
-
-def test_a_quoted_word_is_marked_as_a_whole_only() -> None:
-    assert marked("全体図と全体と図", '"全体図"') == ["全体図"]
 
 
 def test_a_hit_opens_at_the_heading_with_most_of_the_query() -> None:
