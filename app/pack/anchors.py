@@ -2,6 +2,7 @@
 
 A pack keeps the links of each page, and for each address the texts of the links that lead there with the numbers of
 pages. So an incremental pack reads the links of changed pages only, and joins the texts of the pages that they lead to.
+Other forms of the words in names are written with them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import hashlib
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, partial
+from typing import Any, Final, TypeAlias
 
 from app.storage.layout import Page
+from app.text.languages import algorithm_of
+from app.text.variants import remembered_variants
 
 #: Links of a page that are kept, and anchor texts of a page, with their characters together.
 MAX_LINKS: Final = 2_000
@@ -65,6 +68,16 @@ _COMMON: Final = f"SELECT text {_LEADING} AND first_of_text > 0 GROUP BY text HA
 _TEXTS: Final = "SELECT DISTINCT text FROM link_texts WHERE target = ?"
 _TARGETS: Final = "SELECT DISTINCT target FROM link_texts WHERE text = ? AND first_of_text > 0"
 _PAGE_IDS: Final = "SELECT page_id FROM addresses WHERE address = ? ORDER BY is_other, page_id"
+
+#: Rows with the columns that depend on links, and with the texts of changed pages.
+_ALL_NAMES: Final = "SELECT id, page_id, lang, title, headings, anchors, name_forms, inlinks FROM pages"
+_NEXT_NAMES: Final = f"{_ALL_NAMES} WHERE id > ? ORDER BY id LIMIT 1000"
+_CHANGED_NAMES: Final = f"{_ALL_NAMES} WHERE id IN (SELECT id FROM former_pages)"  # noqa: S608 (ours)
+_LINKED_NAMES: Final = f"{_ALL_NAMES} WHERE page_id = ?"
+_CHANGED_TEXTS: Final = """
+SELECT id, lang, description, body, body_forms FROM pages WHERE id IN (SELECT id FROM former_pages)
+"""
+_WRITE_JOINED: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 
 #: What identifies a URL: 64 bits of its hash.
 LinkAddress: TypeAlias = int
@@ -147,7 +160,7 @@ def count_changed(database: sqlite3.Connection) -> tuple[set[str], dict[str, Nam
     return concerned, former_names
 
 
-def common_texts(database: sqlite3.Connection) -> frozenset[str]:
+def _common_texts(database: sqlite3.Connection) -> frozenset[str]:
     """Return the texts that lead to over MAX_TARGETS pages. To look up each of them takes ten times as long."""
     return frozenset(text for (text,) in database.execute(_COMMON, (MAX_TARGETS,)))
 
@@ -162,11 +175,43 @@ def is_common(database: sqlite3.Connection, text: str) -> bool:
     return False
 
 
-def joined(database: sqlite3.Connection, page_id: str, is_common: Callable[[str], bool]) -> tuple[str, int]:
-    """Return the anchor texts of a page, one a line, that of most pages first; and the number of linking pages.
+def join_all(database: sqlite3.Connection) -> None:
+    """Bring anchor texts, numbers of linking pages and forms of names of all pages up to date."""
+    last = 0
+    common = _common_texts(database)
+    while rows := database.execute(_NEXT_NAMES, (last,)).fetchall():
+        _join(database, rows, common.__contains__)
+        last = rows[-1][0]
 
-    `is_common` returns whether a text leads to over MAX_TARGETS pages.
+
+def join_changed(database: sqlite3.Connection, linked: Iterable[str]) -> None:
+    """Do the same for changed pages, and for pages whose links have changed: those with the ids `linked`.
+
+    Texts of changed pages get their other forms of words, which a new database gets with its indexes.
     """
+    variants = remembered_variants()
+    for page, lang, description, body, former in database.execute(_CHANGED_TEXTS).fetchall():
+        forms = variants[algorithm_of(lang)].of(f"{description}\n{body}")
+        if forms != former:
+            database.execute("UPDATE pages SET body_forms = ? WHERE id = ?", (forms, page))
+    found = {row[0]: row for row in database.execute(_CHANGED_NAMES)}
+    for page_id in linked:
+        found |= {row[0]: row for row in database.execute(_LINKED_NAMES, (page_id,))}
+    _join(database, found.values(), cache(partial(is_common, database)))
+
+
+def _join(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], is_common: Callable[[str], bool]) -> None:
+    """Write what differs. `is_common` returns whether a text leads to over MAX_TARGETS pages."""
+    variants = remembered_variants()
+    for page, page_id, lang, title, headings, *old in rows:
+        texts, inlinks = _joined(database, page_id, is_common)
+        names = variants[algorithm_of(lang)].of(f"{title}\n{headings}\n{texts}")
+        if [texts, names, inlinks] != old:
+            database.execute(_WRITE_JOINED, (texts, names, inlinks, page))
+
+
+def _joined(database: sqlite3.Connection, page_id: str, is_common: Callable[[str], bool]) -> tuple[str, int]:
+    """Return the anchor texts of a page, one a line, that of most pages first; and the number of linking pages."""
     found = database.execute(_JOINED, (page_id,)).fetchall()
     named = sorted((-pages, text) for text, pages, _ in found if pages > 0 and not is_common(text))
     return "\n".join(text for _, text in named[:MAX_TEXTS])[:MAX_CHARACTERS], sum(first for *_, first in found)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.storage.folder import FolderStore
+from app.storage.layout import MANIFEST_PREFIX
 from app.storage.store import Stat, StoredObject
 
 
@@ -49,6 +50,25 @@ class InterruptedStore(FolderStore):
     def delete(self, key: str, *, if_match: str | None = None) -> None:
         self._step()
         super().delete(key, if_match=if_match)
+
+
+class ManifestStore(FolderStore):
+    """A folder store that calls a function right before or after a pack's manifest is written."""
+
+    def __init__(
+        self, root: Path, *, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
+    ) -> None:
+        super().__init__(root)
+        self._before, self._after = before, after
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        is_manifest = key.startswith(MANIFEST_PREFIX)
+        if is_manifest:
+            self._before()
+        etag = super().put(key, data, if_match=if_match, if_absent=if_absent)
+        if is_manifest:
+            self._after()
+        return etag
 
 
 class RecordingStore(FolderStore):

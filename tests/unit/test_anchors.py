@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.pack import anchors, database, derived_columns
+from app.pack import anchors, database
 from app.pack.packer import pack_full
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -51,7 +51,7 @@ def test_links_that_a_foreign_writer_damaged_are_no_error(tmp_path: Path) -> Non
         damaged = [("a", b"no zlib"), ("b", "text"), ("c", intact[:-5]), ("d", intact)]
         pack.executemany("INSERT INTO links VALUES (?, ?)", damaged)
         anchors.count_all(pack)
-        derived_columns.join_all(pack)
+        anchors.join_all(pack)
 
 
 def test_a_text_that_leads_to_many_pages_names_none_of_them(tmp_path: Path) -> None:

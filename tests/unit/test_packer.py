@@ -24,7 +24,6 @@ from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.plan import FullPackPlan
 from app.pack.work_folder import CREATION_LOCK
-from app.storage.folder import FolderStore
 from app.storage.layout import (
     Page,
     Tombstone,
@@ -40,7 +39,7 @@ from app.storage.layout import (
 from app.storage.page_parts import PageLink
 from config.settings import ROOT
 from tests.packs import check_index, fetch_pack, publish, put
-from tests.support.stores import RecordingStore, folder_store
+from tests.support.stores import ManifestStore, RecordingStore, folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -215,16 +214,9 @@ class TestFull:
         assert changes(site.increment()) == (False, 20, 0, 0, 0)
 
     def test_a_page_that_comes_back_while_its_tombstone_is_deleted_stays(self, site: StoredSite) -> None:
-        class Returning(FolderStore):
-            """A folder store in which a page is stored again as soon as the pack without it is published."""
-
-            def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-                if key == manifest_key(DOMAIN):
-                    site.put(page("b"))
-                return super().put(key, data, if_match=if_match, if_absent=if_absent)
-
         site.put(page("a"), tombstone("b"))
-        pack_full(Returning(site.store.root), DOMAIN, FullPackPlan(crawl_id="c"))
+        returning = ManifestStore(site.store.root, before=lambda: site.put(page("b")))
+        pack_full(returning, DOMAIN, FullPackPlan(crawl_id="c"))
         assert site.stored("b") == page("b")
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
@@ -566,25 +558,6 @@ class TestDamage:
         assert site.packed() == damaged
 
 
-class RacingStore(FolderStore):
-    """A folder store in which a competing packer always publishes its pack first."""
-
-    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        if key == manifest_key(DOMAIN):
-            pack_full(FolderStore(self.root), DOMAIN, FullPackPlan(crawl_id="winner"))
-        return super().put(key, data, if_match=if_match, if_absent=if_absent)
-
-
-class OvertakenStore(FolderStore):
-    """A folder store in which another packer replaces the pack as soon as its manifest is written."""
-
-    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        etag = super().put(key, data, if_match=if_match, if_absent=if_absent)
-        if key == manifest_key(DOMAIN):
-            pack_full(FolderStore(self.root), DOMAIN, FullPackPlan(crawl_id="later"))
-        return etag
-
-
 class TestRaces:
     @pytest.mark.parametrize("first", [False, True])
     def test_the_loser_of_a_race_leaves_the_winners_pack(self, site: StoredSite, first: bool) -> None:
@@ -592,7 +565,9 @@ class TestRaces:
         if not first:
             site.full()
         site.put(page("c"))
-        loser = RacingStore(site.store.root)
+        loser = ManifestStore(
+            site.store.root, before=lambda: pack_full(site.store, DOMAIN, FullPackPlan(crawl_id="winner"))
+        )
         with pytest.raises(PreconditionFailed, match=manifest_key(DOMAIN)):
             pack_full(loser, DOMAIN, plan("ab", crawl="loser"))
         site.put(page("d"))
@@ -604,7 +579,10 @@ class TestRaces:
 
     def test_a_packer_whose_pack_was_replaced_writes_no_tombstone(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
-        result = pack_full(OvertakenStore(site.store.root), DOMAIN, plan("ab", crawl="overtaken", seconds_later=1))
+        overtaken = ManifestStore(
+            site.store.root, after=lambda: pack_full(site.store, DOMAIN, FullPackPlan(crawl_id="later"))
+        )
+        result = pack_full(overtaken, DOMAIN, plan("ab", crawl="overtaken", seconds_later=1))
         assert (result.generation, result.removed) == (1, 0)
         assert read_manifest(site.store, DOMAIN).generation == 2
         assert site.stored("c") == page("c")

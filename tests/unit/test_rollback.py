@@ -13,7 +13,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ from app.storage.folder import FolderStore
 from app.storage.layout import Page, frames_key, frames_prefix, manifest_key
 from app.storage.store import ObjectStore
 from tests.packs import fetch_pack, page, put
-from tests.support.stores import InterruptedStore, Killed, folder_store
+from tests.support.stores import InterruptedStore, Killed, ManifestStore, folder_store
 from tests.unit.test_pack_transfer import DOMAIN, objects, whole
 
 pytestmark = pytest.mark.unit
@@ -269,31 +268,20 @@ def test_a_packer_that_was_stopped_before_it_collects_deletes_no_frame_of_a_late
     monkeypatch.setattr(publish, "RETENTION", timedelta(0))
     stopped, goes_on = threading.Event(), threading.Event()
 
-    class Stopped(FolderStore):
-        """Stops after the manifest is written."""
+    def stop() -> None:
+        stopped.set()
+        assert goes_on.wait(60)
 
-        def put(self, key: str, *args: Any, **options: Any) -> str:
-            etag = super().put(key, *args, **options)
-            if key == manifest_key(DOMAIN):
-                stopped.set()
-                assert goes_on.wait(60)
-            return etag
-
-    class Overtaken(FolderStore):
-        """Lets the other packer go on before the manifest is written."""
-
-        def put(self, key: str, *args: Any, **options: Any) -> str:
-            if key == manifest_key(DOMAIN):
-                goes_on.set()
-                other.join()
-            return super().put(key, *args, **options)
+    def let_the_other_go_on() -> None:
+        goes_on.set()
+        other.join()
 
     put(store, text(1, "first"))
-    other = threading.Thread(target=pack_incremental, args=(Stopped(store.root), DOMAIN))
+    other = threading.Thread(target=pack_incremental, args=(ManifestStore(store.root, after=stop), DOMAIN))
     other.start()
     assert stopped.wait(60)
     put(store, text(2, "second"))
-    assert pack_incremental(Overtaken(store.root), DOMAIN).changed == 1
+    assert pack_incremental(ManifestStore(store.root, before=let_the_other_go_on), DOMAIN).changed == 1
     assert not other.is_alive()
     check_kept(store, tmp_path)
 
