@@ -37,7 +37,7 @@ def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int
 
 def test_a_page_has_the_texts_of_the_links_of_other_pages(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
-    put(store, linking("/a", ("/a", "myself")), linking("/b", ("/a", "Alpha\nthe first")))
+    put(store, linking("/a", ("/a", "myself\tpart")), linking("/b", ("/a", "Alpha\nthe first")))
     put(store, linking("/c", ("/a", "Alpha"), ("/b", "Beta")))
     pack_full(store, DOMAIN, work=tmp_path)
     assert packed_anchors(store, tmp_path) == {"/a": ("Alpha\nthe first", 2), "/b": ("Beta", 1)}
