@@ -176,6 +176,18 @@ def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -
     assert orders_of(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
 
 
+def test_an_order_without_effect_for_three_heartbeats_is_sent_again() -> None:
+    orchestrator = ready_state(pack())
+    orchestrator.receive_report(report("a", 1), now=0)
+    assert orders_of(orchestrator.tick(now=0)) == [load("a", pack())]
+
+    for beat in range(1, 3):
+        orchestrator.receive_report(report("a", 1 + beat), now=beat * BEAT)
+        assert orchestrator.tick(now=beat * BEAT) == ()
+    orchestrator.receive_report(report("a", 4), now=3 * BEAT)
+    assert orders_of(orchestrator.tick(now=3 * BEAT)) == [load("a", pack())]
+
+
 def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
     orchestrator = ready_state(pack())
     orchestrator.receive_report(report("a", 1), now=0)

@@ -123,6 +123,14 @@ def test_a_pack_too_big_for_every_searcher_is_reported_and_placed_once_a_bigger_
     assert orders_of(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
 
 
+def test_a_pack_is_moved_to_make_room_for_one_that_fits_nowhere_else() -> None:
+    stays, goes, big = pack("stays.example", 45), pack("goes.example", 30), pack("big.example", 50)
+    begin = state([stays, goes, big], searcher("a", 100, stays, goes), searcher("b", 40), replicas=1)
+
+    assert orders_of(begin) == [("b", "Load", "goes.example")]
+    assert where(at_rest(begin), "big.example") == {"a": 1}
+
+
 def test_after_a_failed_load_another_searcher_is_ordered_first_and_this_one_backs_off() -> None:
     wanted = pack("x.example", 10)
     failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})

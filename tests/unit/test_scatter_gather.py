@@ -87,10 +87,7 @@ def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[S
         dates = [draw(st.sampled_from(["2026-11-21", "2026-11-20", "2020-01-01", ""])) for _ in (*leaders, *rest)]
         shared = draw(st.sets(st.integers(0, 40), max_size=4))
         hits = [
-            replace(
-                hit(f"https://{'both' if at in shared else number}.example/{at}", score * score_bound, date),
-                coverage=draw(st.sampled_from([1.0, 1.0, 0.5])),
-            )
+            hit(f"https://{'both' if at in shared else number}.example/{at}", score * score_bound, date)
             for at, (score, date) in enumerate(zip((*leaders, *rest), dates, strict=True))
         ]
         if sort == "date":
@@ -177,6 +174,13 @@ def test_hits_sorted_by_date_are_newest_first_and_undated_last() -> None:
     one = pack("one.example", [hit("a1", modified="2026-03-01"), hit("a2", modified="2025-01-01"), hit("a3")])
     two = pack("two.example", [hit("b1", 0.9, "2026-03-01"), hit("b2", 0.2, "2025-12-31"), hit("b3", 0.1)])
     assert urls(ask([two, one], sort="date")) == ["a1", "b1", "b2", "a2", "a3", "b3"]
+
+
+def test_a_hit_that_shows_more_of_the_query_on_a_later_page_changes_no_earlier_page() -> None:
+    hits = [replace(hit(f"a{at}", 0.5), coverage=0.5) for at in range(19)] + [hit("a19", 0.5)]
+    made = [pack("a.example", hits), pack("b.example", [hit(f"b{at}", 0.3) for at in range(20)])]
+    paged = [url for at in range(0, 40, 10) for url in urls(ask(made, offset=at, limit=10))]
+    assert paged == whole(made, "relevance")
 
 
 def test_counts_are_added_up_and_paging_is_limited() -> None:
