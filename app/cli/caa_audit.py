@@ -36,7 +36,7 @@ from app.errors import (
     WebServiceError,
     WebServiceUnavailable,
 )
-from app.operations.art_audit import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
+from app.operations.art import MAX_FINDINGS, MAX_TEXT, ArtAudit, KeptFinding, keep_audit
 
 _UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
 

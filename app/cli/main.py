@@ -37,9 +37,9 @@ class LazyCommand(TyperCommand):
 COMMANDS = tuple(
     LazyCommand(name, f"app.cli.{module}", text)
     for name, module, text in (
-        ("index", "site", "Index a page, or with --crawl the whole site from it."),
-        ("pack", "site", "Pack a domain now."),
-        ("status", "site", "Report a domain, or without one the processes of `perennial up` and outages."),
+        ("index", "crawl", "Index a page, or with --crawl the whole site from it."),
+        ("pack", "crawl", "Pack a domain now."),
+        ("status", "crawl", "Report a domain, or without one the processes of `perennial up` and outages."),
         ("explain", "urls", "Explain one URL: its reason in the crawl, and what is stored of it."),
         ("urls", "urls", "Print every URL of a domain's latest crawl with its reason."),
         (

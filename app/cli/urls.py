@@ -14,7 +14,8 @@ from app.cli.context import operator_context
 from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, Format, broken_links, export_urls
 from app.crawl.reports.explanation import Explanation
-from app.operations import crawl_queries
+from app.crawl.reports.url_export import Format, export_urls
+from app.operations import crawls
 
 cli = typer.Typer()
 
@@ -22,7 +23,7 @@ cli = typer.Typer()
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain one URL: its reason in the crawl, and what is stored of it."""
-    found = crawl_queries.explain(operator_context(), url)
+    found = crawls.explain(operator_context(), url)
     print_result(found.as_json(), printed(found), as_json=as_json)
 
 
@@ -33,7 +34,7 @@ def urls(
     reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason."""
-    report = crawl_queries.latest(operator_context(), domain)
+    report = crawls.latest(operator_context(), domain)
     try:
         pieces = export_urls(report, form, reason=reason)
     except InvalidMessage as error:
@@ -46,7 +47,7 @@ def urls(
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     """List a domain's broken links, and the pages that have them. Exit 1 if there are any."""
     ops = operator_context()
-    report = crawl_queries.latest(ops, domain)
+    report = crawls.latest(ops, domain)
     found = broken_links(report, ops.store)
     if as_json:
         print_json(map(asdict, found.read()))

@@ -15,7 +15,7 @@ from app.errors import ActRefused, InvalidSite, PreconditionFailed, SiteBusy
 from app.messages.dead_sets import domain_of
 from app.messages.envelopes import delayed_message, event_message, site_message
 from app.operations.context import OperatorContext
-from app.operations.crawl_queries import page_of
+from app.operations.crawls import page_of
 from app.pack.manifest import Manifest, note_announced
 from app.pack.rollback import Rollback, plan_rollback
 from app.redis_state.lease import lease

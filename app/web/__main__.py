@@ -12,7 +12,7 @@ from app.sites.search_counter import search_counter
 from app.timers.timers import packing_state
 from app.web.application import create_app
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from app.web.server import create_server
 from config.checks import host_and_port
 from config.logs import configure

@@ -24,7 +24,7 @@ from app.sites.search_counter import SearchCounter
 from app.web import api, monitoring, opensearch, pages, problems
 from app.web.client_limits import ConcurrencyLimit, RateLimiter
 from app.web.middleware import WebMiddleware
-from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
+from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector, ServicesCollector
 from app.web.ops import (
     acts,
     art,
@@ -38,15 +38,12 @@ from app.web.ops import (
     searchers,
     site_page,
     site_removal,
-    site_rollback,
     site_urls,
     sites,
     waiting,
 )
-from app.web.ops.api_requests import OPS_ERRORS
-from app.web.ops.page_requests import OpsState, error_page
+from app.web.ops.requests import OPS_ERRORS, OpsState, error_page
 from app.web.paths import is_for_operators, is_ops_page
-from app.web.service_metrics import ServicesCollector
 from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
@@ -59,7 +56,7 @@ _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 _PUBLIC = (api, pages, problems, opensearch, monitoring)
 _OPERATIONS = (
     *(login, home, live, letters, letter_page, acts, waiting),
-    *(site_urls, site_removal, site_rollback, site_page, sites, art, queues, searchers, audit),
+    *(site_urls, site_removal, site_page, sites, art, queues, searchers, audit),
 )
 
 

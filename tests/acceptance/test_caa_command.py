@@ -26,7 +26,7 @@ from app.cli import caa_audit, caa_run
 from app.cli.main import main
 from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, EVENT_ART, listing
-from app.operations.art_audit import ArtAudit, read_audits
+from app.operations.art import ArtAudit, read_audits
 from app.operations.context import OperatorContext
 from app.operations.operators import command_operator
 from app.private_services import Urls

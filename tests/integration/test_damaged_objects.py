@@ -21,7 +21,7 @@ from app.crawl.record.entries import UrlEntry
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.segments import append_segment
 from app.errors import ObjectDamaged, StoreError
-from app.operations.art_audit import ArtAudit, keep_audit, read_audits
+from app.operations.art import ArtAudit, keep_audit, read_audits
 from app.operations.context import OperatorContext
 from app.operations.doctor.check import CheckContext
 from app.operations.doctor.checks import damaged_objects

@@ -15,14 +15,14 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from app.broker.delivery import Delivery
+from app.cli import crawl, up
 from app.cli import doctor as command
-from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, ServiceBreakers
 from app.operations.doctor import checks
 from app.operations.doctor.check import CheckResult
 from app.operations.doctor.checks import CHECKS, quick_problems, run_checks
-from app.operations.doctor.clocks import clock_readings
+from app.operations.doctor.comparisons import clock_readings
 from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
@@ -112,7 +112,7 @@ def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> No
 def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
     declared: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.operations.doctor.consumer_timeout.PREFETCH_MULTIPLIER", 8)
+    monkeypatch.setattr("app.operations.doctor.comparisons.PREFETCH_MULTIPLIER", 8)
     found = results(declared, "consumer_timeout")["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",
@@ -191,7 +191,7 @@ def test_a_broker_and_a_redis_that_are_away_are_outages_of_one_line_each_and_red
             silent.accept()
         assert [each.status for each in found["store"]] == ["ok", "ok"]
         monkeypatch.setattr(up, "get_settings", lambda: away)
-        first, second = CliRunner().invoke(site.cli, ["status"]).stderr.splitlines()
+        first, second = CliRunner().invoke(crawl.cli, ["status"]).stderr.splitlines()
         assert first.startswith("RabbitMQ does not answer: ")
         assert second.startswith("Redis does not answer: Timeout")
 
@@ -249,7 +249,7 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     }
     assert [status for status, _ in found] == ["problem"] * len(services)
     monkeypatch.setattr(up, "get_settings", lambda: served)
-    shown = CliRunner().invoke(site.cli, ["status"])
+    shown = CliRunner().invoke(crawl.cli, ["status"])
     broker, *lines, database = shown.stderr.splitlines()
     assert broker.startswith("RabbitMQ does not answer: ")
     assert 'connection to server at "127.0.0.1"' in database

@@ -14,7 +14,7 @@ from app.crawl.parse.classify import FetchResult
 from app.crawl.policy import CrawlPolicy
 from app.web.application import create_app
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url
 from tests.packs import page, write_pack

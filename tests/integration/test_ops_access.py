@@ -25,7 +25,7 @@ from app.web.application import create_app
 from app.web.middleware import refusal
 from app.web.ops import access
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from config.settings import Settings
 from tests.support.operators import HASHES, PASSWORD, QUICK, form_token, log_in
 from tests.support.scripted import ScriptedSearchClient

@@ -14,7 +14,7 @@ from redis import Redis
 
 from app.coverart.event_state import ReaderStatus
 from app.coverart.outages import OUTAGE_ITEMS, ServiceBreakers
-from app.operations.art_audit import ArtAudit, KeptFinding, keep_audit
+from app.operations.art import ArtAudit, KeptFinding, keep_audit
 from app.operations.audit import AuditLog
 from app.operations.context import OperatorContext
 from app.operations.operators import command_operator

@@ -39,7 +39,7 @@ from app.timers.timers import full_pack_callback
 from app.topology.declare import declare_all
 from app.web.application import create_app
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from config.settings import Settings
 from tasks.base import Context
 from tests.integration.test_crawl_report import DOMAIN, complete, links, policy, url

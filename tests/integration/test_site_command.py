@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
-from app.cli import site as command
+from app.cli import crawl as command
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext

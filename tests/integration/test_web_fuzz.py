@@ -27,7 +27,7 @@ from app.topology.declare import declare_all
 from app.web.application import create_app
 from app.web.middleware import search_cost
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from tests.packs import page, write_pack
 from tests.support.corner import own_vhost, settings_for
 from tests.support.web import served

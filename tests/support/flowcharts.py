@@ -9,7 +9,7 @@ from kombu import Exchange, Queue
 from app.broker.outcomes import outcomes_exchange
 from app.broker.policies.base import Policy
 from app.coverart.project import COVER_ART
-from app.operations.doctor.consumer_timeout import worker_prefetches
+from app.operations.doctor.comparisons import worker_prefetches
 from app.processes.procfile import procfile
 from app.topology.declare import all_queues
 from app.topology.model import bindings_of, exchanges_of

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from app.cluster.client.contract import SearchClient
 from app.web.application import create_app
 from app.web.ops.access import Access
-from app.web.ops.page_requests import OpsState
+from app.web.ops.requests import OpsState
 from config.settings import Settings
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from app.operations.cached_readings import Part
+from app.operations.overview import Part
 
 pytestmark = pytest.mark.unit
 

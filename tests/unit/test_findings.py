@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from app.operations.cached_readings import PartReading
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings
-from app.operations.overview import DeadHistory, Overview, Snapshot, as_json
+from app.operations.overview import DeadHistory, Overview, PartReading, Snapshot, as_json
 from app.operations.queues import QueueFigures, QueueReport
 from app.web.ops.home import fragments
 from config.settings import Settings

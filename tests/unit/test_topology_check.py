@@ -18,8 +18,13 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
-from app.operations.doctor.cluster import cluster_results, dead_set_results
-from app.operations.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
+from app.operations.doctor.comparisons import (
+    cluster_results,
+    consumer_timeout,
+    dead_set_results,
+    max_unacknowledged_seconds,
+    worker_prefetches,
+)
 from app.processes.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues, harmful_settings
 from app.topology.declare import all_queues

@@ -26,8 +26,7 @@ from app.web.middleware import search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from app.web.ops import filters
-from app.web.ops.api_requests import calling
-from app.web.ops.page_requests import acting, reading
+from app.web.ops.requests import acting, calling, reading
 from app.web.pages import View, read_form, render, templates
 from app.web.paths import LOGIN_PATH
 from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, pack_view, results_view

@@ -20,11 +20,13 @@ from app.coverart.project import served_projects
 from app.operations.doctor import probes
 from app.operations.doctor.breaker_states import breaker_states
 from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
-from app.operations.doctor.clocks import MAX_SKEW, clock_readings
-from app.operations.doctor.cluster import cluster_results, dead_set_results
-from app.operations.doctor.consumer_timeout import (
+from app.operations.doctor.comparisons import (
+    MAX_SKEW,
     REMEDY,
+    clock_readings,
+    cluster_results,
     consumer_timeout,
+    dead_set_results,
     max_unacknowledged_seconds,
     worker_prefetches,
 )

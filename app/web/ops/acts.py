@@ -15,9 +15,7 @@ from app.errors import ResourceNotFound
 from app.operations.context import OperatorContext
 from app.operations.letters import DONE, export_file
 from app.operations.long_acts import LongAct, LongActs, Steering
-from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Reading, Visit
-from app.web.ops.subject_routes import Done, Subject
+from app.web.ops.requests import ActBody, Calling, Done, Reading, Subject, Visit, answer
 from app.web.pages import templates
 from app.web.paths import LIVE_PATH, OPS_PAGES
 

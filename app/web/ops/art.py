@@ -13,11 +13,9 @@ from pydantic import BaseModel, Field
 from app.coverart.event_state import ArtEventQueueState
 from app.coverart.event_table import ArtEventRow
 from app.operations import art
-from app.operations.art_audit import ArtAudit, read_audits
+from app.operations.art import ArtAudit, read_audits
 from app.operations.overview import PATIENCE
-from app.web.ops.api_requests import ActBody, Calling, DoneAnswer, answer
-from app.web.ops.page_requests import Reading, overview_of
-from app.web.ops.subject_routes import Done, Subject
+from app.web.ops.requests import ActBody, Calling, Done, DoneAnswer, Reading, Subject, answer, overview_of
 from app.web.paths import OPS_PAGES
 
 subject = Subject()

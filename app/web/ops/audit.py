@@ -11,9 +11,7 @@ from pydantic import Field
 
 from app.operations.audit import AuditEntry
 from app.web.models import StrictParameters
-from app.web.ops.api_requests import Calling, answer
-from app.web.ops.page_requests import Reading
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import Calling, Reading, Subject, answer
 
 subject = Subject()
 

@@ -11,9 +11,7 @@ from pydantic import BaseModel
 
 from app.operations.findings import Finding, findings, sentence
 from app.operations.overview import Snapshot, as_json
-from app.web.ops.api_requests import answer, calling
-from app.web.ops.page_requests import Reading, overview_of
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import Reading, Subject, answer, calling, overview_of
 from app.web.pages import templates
 from app.web.paths import LIVE_PATH
 

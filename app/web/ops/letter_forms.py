@@ -16,8 +16,7 @@ from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery
 from app.operations.letters import LetterOrder, Verb, redirect_address
 from app.operations.long_acts import LongActs
-from app.web.ops.api_requests import ActBody, StrictBody
-from app.web.ops.page_requests import Visit
+from app.web.ops.requests import ActBody, StrictBody, Visit
 from config.settings import Settings
 
 #: What names a letter: its dead set and its id.

@@ -15,8 +15,7 @@ from app.broker.dead_letters import DeadLetter
 from app.broker.dead_letters.exports import readable, to_record
 from app.broker.errors import ApplicationError
 from app.coverart.jobs import Move, parse
-from app.operations.letter_attempts import Attempt, attempts_of, broker_deaths
-from app.operations.letter_queries import row_of
+from app.operations.letter_queries import Attempt, attempts_of, broker_deaths, row_of
 from app.operations.letters import (
     MAX_NOTE,
     Note,
@@ -30,11 +29,9 @@ from app.operations.letters import (
 )
 from app.operations.long_acts import LongActs
 from app.web.ops.acts import as_json
-from app.web.ops.api_requests import ActBody, Calling, StrictBody, answer
 from app.web.ops.letter_forms import Redirection, ReplayFields, letter_order, parse_ref
-from app.web.ops.page_requests import Acting, Reading
+from app.web.ops.requests import ActBody, Acting, Calling, Done, Reading, StrictBody, Subject, answer
 from app.web.ops.site_page import site_path
-from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 from config.settings import Settings
 

@@ -20,7 +20,6 @@ from app.operations.letters import LetterOrder, redirect_targets
 from app.operations.long_acts import LongActs
 from app.topology.retry_policies import retry_policies
 from app.web.ops.acts import as_json
-from app.web.ops.api_requests import Calling, answer
 from app.web.ops.letter_forms import (
     LetterChoice,
     Redirection,
@@ -29,8 +28,7 @@ from app.web.ops.letter_forms import (
     letter_order,
     matching,
 )
-from app.web.ops.page_requests import Acting, Reading
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import Acting, Calling, Reading, Subject, answer
 from app.web.paths import OPS_PAGES
 
 subject = Subject()

@@ -22,9 +22,8 @@ from app.operations.overview import PATIENCE
 from app.web.client_limits import ConcurrencyLimit
 from app.web.ops.acts import followed_act
 from app.web.ops.home import fragments as home_fragments
-from app.web.ops.page_requests import Reading, Visit, overview_of
 from app.web.ops.queues import worker_fragments
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import Reading, Subject, Visit, overview_of
 
 subject = Subject()
 

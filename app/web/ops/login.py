@@ -10,8 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.web.ops.access import MAX_NAME, require_same_origin, set_cookie
-from app.web.ops.page_requests import Acting, OpsState, anonymous, ops_state, read_form
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import Acting, OpsState, Subject, anonymous, ops_state, read_form
 from app.web.paths import LOGIN_PATH, OPS_PAGES
 
 subject = Subject()

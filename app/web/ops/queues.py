@@ -17,9 +17,7 @@ from app.operations.queues import QueueFigures
 from app.operations.workers import WorkerReport
 from app.timers.timers import Timers
 from app.web.models import MAX_DOMAIN, StrictParameters
-from app.web.ops.api_requests import ActBody, Calling, DoneAnswer, answer, calling
-from app.web.ops.page_requests import Reading, overview_of
-from app.web.ops.subject_routes import Done, Subject
+from app.web.ops.requests import ActBody, Calling, Done, DoneAnswer, Reading, Subject, answer, calling, overview_of
 from app.web.pages import templates
 from app.web.paths import LIVE_PATH, OPS_PAGES
 

@@ -11,10 +11,7 @@ from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
 from app.operations.overview import PATIENCE
 from app.operations.site_list import part_of_domain
-from app.web.ops.api_requests import answer, calling
-from app.web.ops.page_requests import Reading, overview_of
-from app.web.ops.parameters import PageNumber
-from app.web.ops.subject_routes import Subject
+from app.web.ops.requests import PageNumber, Reading, Subject, answer, calling, overview_of
 
 subject = Subject()
 

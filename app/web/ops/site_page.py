@@ -17,11 +17,8 @@ from app.errors import InvalidSite
 from app.operations import crawls, sites
 from app.operations.site_view import CrawlFigures, RunningCrawl, ServedPack, edition, site_view
 from app.sites.site import Site
-from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Acting, Reading, Visit
-from app.web.ops.parameters import Domain
+from app.web.ops.requests import ActBody, Acting, Calling, Domain, Done, Reading, Subject, Visit, answer
 from app.web.ops.site_form import FIELDS, changed_meanwhile, form_fields, texts_of, values_of
-from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 
 subject = Subject()

@@ -1,4 +1,4 @@
-"""Acts that take a site, or one page of it, out of store, packs and searchers."""
+"""Acts that take a site, one page of it, or the pack of its last crawl out of what is searched."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from app.crawl.urls import parse_domain
 from app.operations import removal
 from app.sites.removal import SiteInventory
 from app.web.models import MAX_DOMAIN
-from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Reading, Visit
-from app.web.ops.parameters import Domain, OfSite, Url
+from app.web.ops.requests import ActBody, Calling, Domain, Done, OfSite, Reading, Subject, Url, Visit, answer
 from app.web.ops.site_page import site_page, site_path
-from app.web.ops.subject_routes import Done, Subject
 from app.web.paths import OPS_PAGES
 
 subject = Subject()
@@ -103,3 +100,32 @@ def unblock(ops: Calling, body: PageBody) -> Done:
     """Allow a blocked page again. The next crawl indexes it."""
     page = removal.unblock(ops, body.url, site=body.domain, why=body.why)
     return Done(page, site_path(page.domain), f"{page.url} is no longer blocked. The next crawl indexes it.")
+
+
+class RollbackBody(ActBody):
+    """The confirmation of a rollback."""
+
+    replaces: int = Field(ge=1, description="The generation that is served now, as the plan has it.")
+
+
+@subject.pages.get("/sites/{domain}/rollback", response_class=HTMLResponse)
+def confirm_rollback(visit: Reading, domain: str) -> HTMLResponse:
+    """Show what a rollback would serve, and the form that does it."""
+    name = parse_domain(domain)
+    plan = removal.rollback_of(visit.ops, name)
+    return visit.page("site_rollback.html", domain=name, base=site_path(name), plan=plan)
+
+
+@subject.api.get("/sites/{domain}/rollback", response_model=removal.RollbackReport, operation_id="site_rollback")
+def show_rollback(ops: Calling, domain: Domain) -> Response:
+    """Report what a rollback would serve, and change nothing."""
+    return answer(removal.RollbackReport.of(removal.rollback_of(ops, domain)))
+
+
+@subject.act("/sites/{domain}/rollback", response_model=removal.RollbackReport, operation_id="roll_back_site")
+def roll_back(ops: Calling, domain: Domain, body: RollbackBody) -> Done:
+    """Serve the pack again that a site had before its last crawl. Stored pages stay as they are."""
+    plan = removal.rollback_of(ops, domain, replaces=body.replaces)
+    served = removal.roll_back(ops, plan, why=body.why)
+    note = f"{served.domain} serves {plan}. Searchers follow. The next pack has the stored pages as they are."
+    return Done(removal.RollbackReport.of(plan, served.generation), site_path(served.domain), note)

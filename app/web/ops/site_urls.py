@@ -15,16 +15,13 @@ from app.crawl.record.reasons import MEANINGS, Reason
 from app.crawl.reports.crawl_report import MEDIA_TYPES, BrokenLink, Format, broken_links, export_urls
 from app.crawl.reports.explanation import PastEntry
 from app.crawl.urls import parse_domain
-from app.operations import crawl_queries
+from app.operations import crawls
 from app.operations.site_view import SiteSearches, searches
 from app.sites.status import Status
 from app.sites.status import status as status_of
 from app.web.models import MAX_DOMAIN, StrictParameters
-from app.web.ops.api_requests import NO_STORE, Calling, answer
-from app.web.ops.page_requests import Reading
-from app.web.ops.parameters import Domain, OfSite, PageNumber, Url
+from app.web.ops.requests import NO_STORE, Calling, Domain, OfSite, PageNumber, Reading, Subject, Url, answer
 from app.web.ops.site_page import site_path
-from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 
@@ -95,7 +92,7 @@ def show_urls(visit: Reading, domain: str, reason: str = "", page: PageNumber = 
     if reason and not is_reason_code(reason):
         raise InvalidMessage(f"reason {reason[:80]!r}: no URL has this reason code")
     name = parse_domain(domain)
-    report = crawl_queries.latest(visit.ops, name)
+    report = crawls.latest(visit.ops, name)
     # islice refuses larger numbers than an index has.
     first = min((page - 1) * _PER_PAGE, 10**12)
     found = list(islice(report.rows(reason, first=first), _PER_PAGE + 1))
@@ -118,8 +115,8 @@ def show_url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
     """Explain one URL, with its history; `site` is its site, if that is not its host."""
     values: dict[str, Any] = {"explained": None, "past": (), "meaning": "", "base": ""}
     if url.strip():
-        explained = crawl_queries.explain(visit.ops, url, site.strip())
-        past = crawl_queries.history(visit.ops, url, site.strip())
+        explained = crawls.explain(visit.ops, url, site.strip())
+        past = crawls.history(visit.ops, url, site.strip())
         code = explained.entry.code if explained.entry else ""
         values = {"explained": explained, "past": past, "meaning": _meaning(code), "base": site_path(explained.domain)}
     return visit.page("url.html", url=url, site=site, **values)
@@ -129,7 +126,7 @@ def show_url(visit: Reading, url: str = "", site: str = "") -> HTMLResponse:
 def show_broken_links(visit: Reading, domain: str, page: PageNumber = 1) -> HTMLResponse:
     """Show the broken links of the latest crawl, those of most pages first."""
     name = parse_domain(domain)
-    found = broken_links(crawl_queries.latest(visit.ops, name), visit.ops.store)
+    found = broken_links(crawls.latest(visit.ops, name), visit.ops.store)
     # Larger numbers are no index.
     first = min((page - 1) * _PER_PAGE, found.total)
     return visit.page(
@@ -160,7 +157,7 @@ def show_searches(visit: Reading, domain: str) -> HTMLResponse:
 @subject.api.get("/explain", response_model=ExplainedUrl, operation_id="explain")
 def explain(ops: Calling, parameters: Annotated[ExplainParameters, Query()]) -> Response:
     """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
-    return answer(crawl_queries.explain(ops, parameters.url).as_json())
+    return answer(crawls.explain(ops, parameters.url).as_json())
 
 
 @subject.api.get("/status", response_model=Status, operation_id="status")
@@ -172,7 +169,7 @@ def status(ops: Calling, parameters: Annotated[DomainParameters, Query()]) -> Re
 @subject.api.get("/broken-links", response_model=list[BrokenLink], operation_id="broken_links")
 def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters, Query()]) -> Response:
     """List the broken links of a domain's latest crawl, and the pages that have them; those of most pages first."""
-    links = broken_links(crawl_queries.latest(ops, parameters.domain), ops.store)
+    links = broken_links(crawls.latest(ops, parameters.domain), ops.store)
     return answer(list(links.read(parameters.offset, parameters.limit)))
 
 
@@ -180,7 +177,7 @@ def list_broken_links(ops: Calling, parameters: Annotated[BrokenLinksParameters,
 def urls(ops: Calling, parameters: Annotated[ExportParameters, Query()]) -> Response:
     """Export every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
     form = Format(parameters.format)
-    pieces = export_urls(crawl_queries.latest(ops, parameters.domain), form, reason=parameters.reason)
+    pieces = export_urls(crawls.latest(ops, parameters.domain), form, reason=parameters.reason)
     return StreamingResponse(pieces, media_type=MEDIA_TYPES[form], headers=NO_STORE)
 
 
@@ -193,7 +190,7 @@ def site_searches(ops: Calling, domain: Domain) -> Response:
 @subject.api.get("/history", response_model=list[PastEntry], operation_id="history")
 def history(ops: Calling, parameters: Annotated[HistoryParameters, Query()]) -> Response:
     """Report what each of the last crawls recorded of one URL."""
-    return answer(crawl_queries.history(ops, parameters.url, parameters.domain))
+    return answer(crawls.history(ops, parameters.url, parameters.domain))
 
 
 def _meaning(code: str) -> str:

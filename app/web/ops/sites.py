@@ -14,11 +14,8 @@ from app.errors import InvalidSite
 from app.operations import crawls, sites
 from app.operations.site_list import PER_PAGE, SitesPage, list_page
 from app.web.models import MAX_DOMAIN, StrictParameters
-from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Acting, Reading, Visit
-from app.web.ops.parameters import PageNumber, Url
+from app.web.ops.requests import ActBody, Acting, Calling, PageNumber, Reading, Subject, Url, Visit, answer
 from app.web.ops.site_page import ChangedAnswer, Fields, changed_site, routes_of, site_path
-from app.web.ops.subject_routes import Subject
 
 subject = Subject()
 

@@ -24,9 +24,7 @@ from app.operations.waiting import (
 )
 from app.topology.retry_policies import retry_policies
 from app.web.models import StrictParameters
-from app.web.ops.api_requests import ActBody, Calling, answer
-from app.web.ops.page_requests import Reading, Visit, overview_of
-from app.web.ops.subject_routes import Done, Subject
+from app.web.ops.requests import ActBody, Calling, Done, Reading, Subject, Visit, answer, overview_of
 from app.web.paths import OPS_PAGES
 
 subject = Subject()

@@ -1,33 +1,48 @@
-"""One request of an operator: its sender, its form, and the page or redirection that answers it."""
+"""Requests of operators: their senders, forms and JSON bodies, what answers them, and the routes of a subject."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Annotated, Any, Final, TypeVar, get_origin
 from urllib.parse import parse_qs
 
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from itsdangerous import BadSignature
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from app.broker.errors import ApplicationError, InvalidMessage
-from app.errors import ResourceNotFound
+from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage, Overloaded
+from app.errors import (
+    BodyRefused,
+    OperatorRequired,
+    ResourceNotFound,
+    RoleRequired,
+    SearchUnavailable,
+    StoreError,
+    TooManySearches,
+    UriTooLong,
+)
 from app.operations.context import OperatorContext
 from app.operations.operators import Operator, Origin, Role
 from app.operations.overview import Overview
+from app.web.api import describe_errors
 from app.web.client_limits import client_key
-from app.web.ops.access import Access
+from app.web.models import MAX_DOMAIN
+from app.web.ops.access import Access, require_same_origin
 from app.web.ops.filters import TEMPLATE_FILTERS, is_time
 from app.web.pages import templates
-from app.web.paths import OPS_PAGES
+from app.web.paths import OPS_API, OPS_PAGES
 from app.web.problems import detail_of
 from config.settings import Settings
 
@@ -210,3 +225,134 @@ def error_page(request: Request, state: OpsState, error: type[ApplicationError],
         visit = anonymous(request, state)
     is_act = request.method == "POST"
     return visit.page("error.html", status=problem.status, title=problem.title, detail=detail, is_act=is_act)
+
+
+# Requests of programs
+
+#: Fields of every answer: no cache keeps it.
+NO_STORE = {"Cache-Control": "no-store"}
+#: What any of these addresses may answer besides its result.
+OPS_ERRORS = describe_errors(
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, RoleRequired, ResourceNotFound),
+    *(TooManySearches, ApplicationError, Overloaded, DeadSetBusy, SearchUnavailable, BrokerUnreachable, StoreError),
+)
+
+_bearer = HTTPBearer(auto_error=False, description="The value of `WEB_OPERATOR_TOKEN`.")
+
+
+class StrictBody(BaseModel):
+    """A JSON body. An unknown field is refused, as it may be a mistyped one, and so is a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ActBody(StrictBody):
+    """The body of an act."""
+
+    why: str = Field("", max_length=500, description="The reason, for the audit.")
+
+
+class DoneAnswer(BaseModel):
+    """What an act did."""
+
+    done: Sequence[str]
+
+
+async def calling(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> OperatorContext:
+    """Return what acts of the request's operator work with.
+
+    Raises OperatorRequired without the operator's token or a proxy's user, and ResourceNotFound if the settings have
+    neither. A refusal is kept in the audit.
+    """
+    state: OpsState | None = request.app.state.ops
+    if state is None or not (state.access.token or state.access.user_header):
+        raise ResourceNotFound("only operators may read this, and WEB_OPERATOR_TOKEN is not set here")
+    try:
+        if request.method != "GET":
+            require_same_origin(request)
+        operator = state.access.api_operator(request, credentials.credentials if credentials else "")
+    except ApplicationError as error:
+        await run_in_threadpool(state.note_refusal, request, error)
+        raise
+    return state.context_of(operator)
+
+
+Calling = Annotated[OperatorContext, Depends(calling)]
+
+
+def answer(value: Any) -> Response:
+    """Return a value as JSON. Its texts may be those of any message, so all of them are escaped to ASCII."""
+    return Response(json.dumps(value, default=_encoded), media_type="application/json", headers=NO_STORE)
+
+
+def _encoded(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+# Parameters, and the routes of a subject
+
+Domain = Annotated[
+    str, Path(min_length=1, max_length=MAX_DOMAIN, description="The site's domain.", examples=["docs.example.org"])
+]
+Url = Annotated[
+    str, Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
+]
+OfSite = Annotated[str, Field(max_length=MAX_DOMAIN, description="The site, if it is not the host of the URL.")]
+PageNumber = Annotated[int, Query(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an act did: a program gets `value`, and an operator the page at `path`, which shows `note`."""
+
+    value: Any
+    path: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The routes about one subject. `pages` are for browsers, `api` for programs."""
+
+    # With their whole paths, which metrics show: FastAPI gives no route the prefix of its inclusion.
+    pages: APIRouter = field(default_factory=lambda: APIRouter(prefix=OPS_PAGES))
+    api: APIRouter = field(default_factory=lambda: APIRouter(prefix=OPS_API))
+
+    def act(
+        self, path: str, *, response_model: Any, operation_id: str, form: Callable[..., Response] | None = None
+    ) -> Callable[[Callable[..., Done]], None]:
+        """Register an act: a form of pages and an address of the API, which take the same fields.
+
+        The function has the parameters `ops` and `body`, and those of the path. If it refuses what was entered by
+        InvalidMessage, `form` returns the page with the form again; without `form`, the page of errors answers. `form`
+        gets the visit, the reason as `fault`, and the parameters of the path.
+        """
+
+        def register(act: Callable[..., Done]) -> None:
+            signature = inspect.signature(act, eval_str=True)
+            own = signature.parameters
+            others = [each for name, each in own.items() if name not in ("ops", "body")]
+
+            @wraps(act)
+            def by_program(**given: Any) -> Response:
+                return answer(act(**given).value)
+
+            def by_form(visit: Acting, **given: Any) -> Response:
+                try:
+                    done = act(ops=visit.ops, body=visit.read(own["body"].annotation), **given)
+                except InvalidMessage as error:
+                    if form is None:
+                        raise
+                    of_path = {name: value for name, value in given.items() if f"{{{name}}}" in path}
+                    return form(visit, fault=str(error), **of_path)
+                return visit.back(done.path, done.note)
+
+            # FastAPI reads from it what the form's address has.
+            visit = inspect.Parameter("visit", inspect.Parameter.KEYWORD_ONLY, annotation=Acting)
+            by_form.__signature__ = signature.replace(parameters=[*others, visit])  # type: ignore[attr-defined]
+            self.api.post(path, response_model=response_model, operation_id=operation_id)(by_program)
+            self.pages.post(path)(by_form)
+
+        return register
