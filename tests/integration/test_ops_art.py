@@ -227,17 +227,3 @@ def test_the_reader_is_paused_and_resumed_and_running_events_are_handed_back_by_
         "",
         "a switch",
     ]
-
-
-def test_a_requeue_by_the_api_can_be_tried_and_names_an_event_that_has_not_failed(
-    client: httpx.Client, desk: Desk
-) -> None:
-    failed, queued = desk.fail("a", "503"), desk.add("b")
-
-    def requeued(event: int, **body: object) -> httpx.Response:
-        return client.post("/api/v1/ops/art/requeue", json={"events": [event], **body}, headers=api_headers())
-
-    assert requeued(failed, dry_run=True).json() == {"done": [str(failed)]}
-    assert desk.states()[failed] == ("failed", 5)
-    refused = requeued(queued)
-    assert (refused.status_code, refused.json()["detail"]) == (400, f"event {queued} is queued, and not failed")

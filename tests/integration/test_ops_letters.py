@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from kombu import Connection
 from pydantic import SecretStr
 from selectolax.lexbor import LexborHTMLParser
+from tests.support.decisions import carry_out_one
 
 from app.broker.dead_letters import reading
 from app.broker.dead_letters.letters import EVERYTHING
-from app.broker.delivery import Delivery
 from app.broker.failure import Failure
-from app.broker.outcomes import outcome_message
+from app.broker.headers import REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from app.messages.dead_sets import StoredReplayJournal, dead_sets
 from app.operations.audit import AuditEntry, AuditLog
@@ -34,8 +32,7 @@ from tests.support.broker import Broker
 from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
-from tests.support.deliveries import carry_out_one
-from tests.support.operators import READ_PASSWORD, VARIABLES, OperatorAtPage, operated, text_of, with_operators
+from tests.support.operators import VARIABLES, OperatorAtPage, operated, text_of, with_operators
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.web import web_process
@@ -267,33 +264,6 @@ def test_a_drop_asks_first_exports_and_can_be_downloaded(
         assert operator.client.get(f"/ops/dead/exports/{name}").status_code == 404
 
 
-def test_an_operator_that_may_read_sees_no_form_and_each_attempt_is_refused_and_audited(
-    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
-) -> None:
-    [ident] = mortuary.add(pages(1))
-    letter = f"{DEAD_SET}/{ident}"
-    operator.log_in(READ_PASSWORD, "lee")
-    assert not operator.open("/ops/dead").select("form[action='/ops/dead/acts']")
-    assert len(operator.open(f"/ops/dead/letter/{ident}").select("form[method=post]")) == 1
-    for path, fields in (
-        ("acts", {"verb": "replay", "scope": "marked", "letter": letter}),
-        ("acts", {"verb": "redirect", "letter": letter, "queue": "site.crawl"}),
-        ("acts", {"verb": "drop", "letter": letter, "confirmed": "yes"}),
-        ("edit", {"letter": letter, "arguments": "{}"}),
-        (f"letters/{ident}/notes", {"text": "a note"}),
-    ):
-        assert operator.send(f"/ops/dead/{path}", **fields).status_code == 403, path
-    entries = [entry for entry in audited(settings) if entry.operator == "lee" and "refused" in entry.result]
-    assert {entry.act for entry in entries} == {
-        "replay letters",
-        "redirect letters",
-        "drop letters",
-        "edit letters",
-        "note",
-    }
-    assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
-
-
 def test_the_api_can_do_what_the_page_can(
     operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, settings: Settings
 ) -> None:
@@ -358,62 +328,18 @@ def test_without_a_broker_pages_and_api_say_so(tmp_path: Path) -> None:
 # Long acts
 
 
-class Workers:
-    """Takes messages of `site.index` in a thread, and reports each as a worker does: it succeeded, or it died again.
-
-    `dies` says which bodies die, `urls` has all that were taken.
-    """
-
-    def __init__(self, settings: Settings, dies: Callable[[Mapping[str, Any]], bool]) -> None:
-        self.urls: list[str] = []
-        self._settings, self._dies = settings, dies
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Workers:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        publisher = Publisher(self._settings.broker)
-        with closing(publisher), Connection(self._settings.broker) as connection, connection.channel() as channel:
-            while not self._stop.wait(0.005):
-                if message := channel.basic_get("site.index", no_ack=True):
-                    self._report(Delivery.of(channel.message_to_python(message), "site.index"), publisher)
-
-    def _report(self, delivery: Delivery, publisher: Publisher) -> None:
-        body = json.loads(delivery.body)
-        self.urls.append(body["url"])
-        if self._dies(body):
-            decision = site_policy(self._settings).decide(delivery, failed("it failed again"))
-            carry_out_one(decision, delivery, publisher=publisher)
-        report = outcome_message(delivery, "dead-lettered" if self._dies(body) else "succeeded", "it failed again")
-        publisher.publish([report] if report else [])
-
-
-def test_a_canary_and_a_rate_while_new_letters_die_and_deaths_after_the_replay_are_told_apart(
-    operator: OperatorAtPage, mortuary: Mortuary, broker: Broker, declared: Settings
+def test_letters_that_died_again_after_their_replay_are_counted_and_found_by_the_act(
+    operator: OperatorAtPage, mortuary: Mortuary
 ) -> None:
-    mortuary.add(pages(30))
-    with Workers(declared, lambda body: body["url"].endswith("/29")) as workers:
-        began = time.monotonic()
-        act = operator.begin(verb="replay", scope="all", query="domain=a.gov", canary="yes", wait="20", rate="20")
-        mortuary.add(pages(10, "b.gov"))
-        mortuary.add(pages(3, "a.gov"))
-        ended = operator.ended(act)
-        assert time.monotonic() - began > 29 / 20
-    assert "stopped: 30 of 30 replayed" in ended
-    assert "died again: it failed again" in ended
-    assert sorted(workers.urls) == sorted(body["url"] for body in pages(30))
-    assert broker.depth(DEAD_SET) == 14
-    assert "Died again 1 of its letters" in ended
-    again = operator.open(f"/ops/dead?act={act.rpartition('/')[2]}")
-    assert "1 match," in text_of(again)
-    assert "it failed again" in text_of(again)
+    [ident, _] = mortuary.add(pages(2))
+    act = operator.begin(verb="replay", scope="all", query="")
+    assert "Died again none of its letters" in operator.ended(act)
+    mortuary.add(pages(1), failed("it failed again"), **{REPLAY_HISTORY: [ident]})
+    mortuary.add(pages(3, "b.gov"))
+    assert "Died again 1 of its letters" in text_of(operator.open(act))
+    again = text_of(operator.open(f"/ops/dead?act={act.rpartition('/')[2]}"))
+    assert "1 match," in again
+    assert "it failed again" in again
     assert operator.client.get("/ops/dead?act=20260101T000000.000000-00000000").status_code == 200
 
 

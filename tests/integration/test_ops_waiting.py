@@ -29,7 +29,7 @@ from app.storage.open import store_of
 from app.topology.retry_policies import retry_policies, site_policy, subscriber_policy
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.operators import READ_PASSWORD, api_headers, operated, send_form, with_operators
+from tests.support.operators import api_headers, send_form, with_operators
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -196,19 +196,6 @@ def test_a_crawl_does_not_wait_for_a_page_that_an_operator_sent_to_the_dead_set(
     after = frontier.progress("site.example")
     assert broker.depth("site.dead") == 1
     assert (after.open - before.open, after.dead - before.dead) == (-1, 1)
-
-
-def test_those_who_may_read_only_change_nothing_and_their_attempt_is_audited(
-    operable: Settings, publisher: Publisher, broker: Broker
-) -> None:
-    let_wait(operable, publisher, 1)
-    with operated(operable, password=READ_PASSWORD) as reader:
-        page = reader.get("/ops/waiting", params={"queue": QUEUE}).text
-        assert "Send now" not in page
-        assert send_form(reader, "/ops/waiting/end", queue=QUEUE, act="send", every="true").status_code == 403
-    assert broker.depth(QUEUE) == 1
-    (entry,) = acts(operable)
-    assert entry.result.startswith("refused")
 
 
 def test_the_api_does_the_same_and_refuses_what_it_does_not_know(

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from kombu import Connection, Producer, Queue, pools
 
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
 from app.broker.outgoing import Outgoing
-from app.broker.publishing import Publisher, get_publisher
+from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.broker.worker.producer import NotConfirmed
 from app.errors import ServicesError
@@ -33,7 +33,7 @@ from app.machine import wait_until
 from app.private_services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.command import as_process_with, completed, invoked, perennial
+from tests.support.command import completed, perennial
 from tests.support.corner import own_vhost
 from tests.support.erlang import evaluate, set_memory_limit
 from tests.support.kill import discard
@@ -272,7 +272,7 @@ def test_a_process_that_is_not_ours_is_not_ended(tmp_path: Path) -> None:
             child.wait()
 
 
-def test_given_services_are_named_and_not_touched(tmp_path: Path) -> None:
+def test_given_services_are_named_with_the_port_of_their_scheme_and_not_touched(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "none", broker_url=GIVEN, redis_url="redis://:hidden@redis.example:7000/3")
     assert up(settings).broker_url == GIVEN
     down(settings)
@@ -281,9 +281,6 @@ def test_given_services_are_named_and_not_touched(tmp_path: Path) -> None:
         ServiceStatus("redis", "given", "redis.example:7000"),
     ]
     assert not settings.services_file.parent.exists()
-
-
-def test_a_given_service_without_a_port_has_that_of_its_scheme(tmp_path: Path) -> None:
     nodes = "amqps://indexer:hidden@one.example//;amqp://indexer:hidden@two.example//"
     given = Settings(data_dir=tmp_path, broker_url=nodes, redis_url="rediss://redis.example/3")
     assert [each.address for each in status(given)] == ["one.example:5671, two.example:5672", "redis.example:6379"]
@@ -424,16 +421,6 @@ def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str
     assert all(isinstance(error, OperationalError) for error in errors)
     assert time.monotonic() - began < senders * TIMEOUT
     pools.reset()
-
-
-def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(exhausted: str, tmp_path: Path) -> None:
-    given = {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted}
-    with (
-        closing(get_publisher(exhausted, timeout=2)),
-        as_process_with(given),
-        pytest.raises(PublishFailed, match="low on memory or disk"),
-    ):
-        invoked("index", "https://site.example/")
 
 
 def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:
