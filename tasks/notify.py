@@ -14,7 +14,7 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.broker.outgoing import Outgoing
 from app.broker.worker.task import Task
 from app.messages.envelopes import event_message, site_message
-from app.notifications.delivery import TURN, WAKE, EventDelivery
+from app.notifications.delivery import WAKE, EventDelivery, receiver_breaker
 from app.notifications.events import PublicEvent
 from app.notifications.new_findings import NewFindings
 from app.notifications.receivers import receivers
@@ -38,16 +38,15 @@ class NotifyTask(Task):
         return Postpone(4.0, "the time limit is over", code="time-limit")
 
 
-@task("notify", NotifyTask, bind=True)
-def notify(self: Any, **message: Any) -> None:
+@task("notify", NotifyTask)
+def notify(**message: Any) -> None:
     """Deliver the events that wait for the `receiver`, which is the name of its queue."""
     process, name = context(), message.get("receiver")
     found = receivers(process.settings)
     if not isinstance(name, str):
         raise InvalidMessage(f"receiver {name!r}: expected the name of one")
-    turn = (self.request.headers or {}).get(TURN)
     if name in found:  # Otherwise it was removed from the settings.
-        EventDelivery(found[name], process.settings, process.redis, process.publisher).run(turn)
+        EventDelivery(found[name], process.settings, process.redis, process.publisher).run()
 
 
 @task("watch", Task, bind=True)
@@ -89,10 +88,17 @@ def publish_events(events: Iterable[PublicEvent], *others: Outgoing) -> None:
 
 
 def publish_due_notifications() -> None:
-    """Publish `notify` for each receiver after a wake, and `watch` once in a minute of all processes."""
+    """Publish `notify` for each receiver after a wake, and `watch` once in a minute of all processes.
+
+    A receiver that rests after a failure is left out, and the wake stays for it.
+    """
     process = context()
     names = receivers(process.settings)
     if names and process.redis.delete(WAKE):
-        process.publisher.publish([site_message("notify", process.budgets, receiver=name) for name in names])
+        ready = [each for each in names if not receiver_breaker(process.redis, each, process.settings).seconds_open()]
+        if len(ready) < len(names):
+            process.redis.set(WAKE, 1)
+        if ready:
+            process.publisher.publish([site_message("notify", process.budgets, receiver=name) for name in ready])
     if is_due("watched", WATCH_EVERY):
         process.publisher.publish([site_message("watch", process.budgets)])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from amqp.exceptions import ResourceLocked
 from celery.utils.log import get_task_logger
@@ -14,7 +13,7 @@ from redis import Redis
 
 from app.broker.connection import CONNECTION_ERRORS, connection_to
 from app.broker.delivery import Delivery
-from app.broker.errors import ApplicationError, Postpone, PublishFailed, Undecodable
+from app.broker.errors import ApplicationError, Undecodable
 from app.broker.policies.base import replacement_of
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
@@ -28,10 +27,8 @@ from config.settings import Settings
 
 logger = get_task_logger(__name__)
 
-#: While Redis has this key, events may wait in the queues of receivers.
+#: While Redis has this key, events may wait in the queues of receivers, and ticks publish `notify`.
 WAKE: Final = f"{PREFIX}notify:wake"
-#: The header of the one message that goes on after a failure.
-TURN: Final = "perennial-notify-turn"
 #: Seconds that an event waits for a receiver that fails. Afterwards it is a dead letter.
 EVENT_EXPIRES: Final = 3 * 86_400.0
 #: Seconds between two attempts at a receiver that fails, and for which its failures are remembered.
@@ -70,15 +67,12 @@ class EventDelivery:
         self.breaker = receiver_breaker(redis, receiver.name, settings)
         self.quiet = QuietPeriods(redis, receiver.name)
 
-    def run(self, turn: object = None) -> None:
-        """Deliver events until the queue is empty; raises Postpone to go on later.
+    def run(self) -> None:
+        """Deliver events until the queue is empty or the receiver fails.
 
-        `turn` is the header TURN of the message that asks for it. Nothing is done while another process delivers. While
-        the receiver rests after a failure, only the message that met it is postponed: its wait takes several hops.
+        Nothing is done while another process delivers, and while the receiver rests after a failure.
         """
-        if pause := self.breaker.seconds_open():
-            if turn is not None and turn == self.redis.get(self._key("turn")):
-                raise Postpone(pause, f"{self.receiver.name} rests", code="receiver-rests", headers={TURN: turn})
+        if self.breaker.seconds_open():
             return
         try:
             while self._deliver_all():
@@ -86,11 +80,13 @@ class EventDelivery:
                 with self._channel() as channel:
                     if not channel.queue_declare(self.receiver.name, passive=True).message_count:
                         break
-        except (*CONNECTION_ERRORS, PublishFailed) as error:
-            self._pause(error)
+        except (*CONNECTION_ERRORS, ApplicationError) as error:
+            pause, _ = self.breaker.fail(reason=str(error), retry_after=getattr(error, "retry_after", None))
+            logger.warning("%s: events wait, next attempt in %.1f s: %s", self.receiver.name, pause, error)
+            self.redis.set(WAKE, 1)
 
     def _deliver_all(self) -> bool:
-        """Deliver what waits; return false where another process does."""
+        """Deliver what waits; return false where another process does, or other messages have their turn first."""
         until, failed = time.monotonic() + _LONGEST_RUN, None
         with self._channel() as channel:
             try:
@@ -102,14 +98,15 @@ class EventDelivery:
                 failed = self._handle(delivery, failed)
                 channel.basic_ack(message.delivery_tag)
                 if time.monotonic() > until:
-                    raise Postpone(0.25, "other messages have their turn", code="turn")
+                    self.redis.set(WAKE, 1)
+                    return False
         return True
 
     def _handle(self, delivery: Delivery, failed: ApplicationError | None) -> ApplicationError | None:
         """Send an event, or dead-letter it. Return the error of a receiver that failed before or now.
 
-        After a failure, only events that are too old to wait any longer, or of a time far ahead, are handled; raises
-        Postpone for others.
+        After a failure, only events that are too old to wait any longer, or of a time far ahead, are handled; the error
+        is raised for others.
         """
         try:
             event = QueuedEvent.of(delivery)
@@ -126,21 +123,13 @@ class EventDelivery:
                 self.breaker.succeed()
                 return None
         if not error.permanent and abs(time.time() - event.at) < EVENT_EXPIRES:
-            self._pause(error)
+            raise error
         self._dead_letter(delivery, error)
         return None if error.permanent else error
 
-    def _pause(self, error: Exception) -> NoReturn:
-        """Open the circuit breaker, and raise Postpone until it may be tried again."""
-        pause, _ = self.breaker.fail(reason=str(error), retry_after=getattr(error, "retry_after", None))
-        logger.warning("%s: events wait, next attempt in %.1f s: %s", self.receiver.name, pause, error)
-        turn = uuid.uuid4().hex
-        self.redis.set(self._key("turn"), turn)
-        raise Postpone(pause, f"{self.receiver.name} fails: {error}", code="receiver-fails", headers={TURN: turn})
-
     def _send(self, event: QueuedEvent) -> None:
         """Send an event unless it is quiet or was sent, and note it."""
-        last = self._key("last")
+        last = f"{PREFIX}notify:{self.receiver.name}:last"
         if self.redis.get(last) == event.id:
             return
         now = time.time()
@@ -162,9 +151,6 @@ class EventDelivery:
         [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=self.publisher)
         if isinstance(outcome, Exception):
             raise outcome
-
-    def _key(self, part: str) -> str:
-        return f"{PREFIX}notify:{self.receiver.name}:{part}"
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:

@@ -30,13 +30,13 @@ from app.crawl.urls import parse_crawl_url
 from app.messages.dead_sets import dead_sets
 from app.messages.envelopes import event_message
 from app.notifications import receivers
-from app.notifications.delivery import TURN, WAKE, EventDelivery, receiver_breaker
+from app.notifications.delivery import WAKE, receiver_breaker
 from app.notifications.events import CrawlFailed, DoctorError, PublicEvent
 from app.operations.doctor.checks import quick_problems
 from app.redis_state.circuit_breaker import CircuitBreaker
 from app.topology.declare import declare_all
 from config.settings import Settings, get_settings
-from tasks.base import Context
+from tasks.base import Context, context
 from tasks.notify import notify, publish_due_notifications, publish_events, watch
 from tasks.site import end_crawl, index_and_crawl
 from tests.servers import hazards
@@ -109,20 +109,26 @@ def ids(site: Site) -> list[str]:
 
 
 def waits(receiver: str = WEBHOOK) -> str:
-    """Run the delivery, which must be postponed; return why."""
-    with pytest.raises(Postpone) as caught:
+    """Run the delivery, after which the receiver rests; return why."""
+    reasons, fail = list[str](), CircuitBreaker.fail
+
+    def noted(breaker: CircuitBreaker, *, reason: str, retry_after: float | None) -> tuple[float, bool]:
+        reasons.append(reason)
+        return fail(breaker, reason=reason, retry_after=retry_after)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CircuitBreaker, "fail", noted)
         notify(receiver=receiver)
-    return str(caught.value.why)
+    [reason] = reasons
+    assert context().redis.exists(WAKE)
+    return reason
 
 
-def deliver(process: Context, broker: Broker, receiver: str = WEBHOOK) -> None:
-    """Run the delivery as often as it is postponed, until nothing waits."""
+def deliver(broker: Broker, receiver: str = WEBHOOK) -> None:
+    """Run the delivery until nothing waits."""
 
     def done() -> bool:
-        try:
-            notify(receiver=receiver)
-        except Postpone:
-            return False
+        notify(receiver=receiver)
         return broker.depth(receiver) == 0
 
     eventually(done, "every event is delivered")
@@ -153,15 +159,15 @@ def test_each_event_arrives_with_its_bytes_signed_and_those_behind_a_failing_one
     broker.bind_new("mine", exchange="perennial.events", key="#")
     sent = published("a.gov", "b.gov", "c.gov", "d.gov", "e.gov")
     bodies = [message.body for message in broker.take("mine")]
-    assert waits() == "notify.webhook fails: the webhook answers 500"
+    assert waits() == "the webhook answers 500"
     assert ids(site) == sent[:3]
     eventually(lambda: broker.depth(WEBHOOK) == 3, "the event is back in its queue")
-    notify(receiver=WEBHOOK)  # The receiver rests, and the message that was postponed goes on.
+    notify(receiver=WEBHOOK)  # The receiver rests.
     assert len(site.requests) == 3
     end_pause(process)
-    assert waits() == "notify.webhook fails: the webhook answers 429"
+    assert waits() == "the webhook answers 429"
     end_pause(process)
-    deliver(process, broker)
+    deliver(broker)
     assert ids(site) == [*sent[:3], sent[2], *sent[2:]]
     assert not process.redis.exists("perennial:outage:receiver:notify.webhook:count")
     taken = [site.requests[number] for number in (0, 1, 4, 5, 6)]
@@ -192,9 +198,9 @@ def test_an_event_waits_at_the_head_while_its_receiver_fails(
         first, second = published(f"a{number}.gov", f"b{number}.gov")
         with monkeypatch.context() as impatient:
             impatient.setattr(receivers, "_TIMEOUT", 0.5)
-            assert "notify.webhook fails" in waits(), name
+            assert waits(), name
         eventually(lambda: broker.depth(WEBHOOK) == 2, f"the event is back in its queue after {name}")
-        deliver(process, broker)
+        deliver(broker)
         assert ids(site)[-3:] == [first, first, second], name
     assert {request.path for request in site.requests} == {"/hook"}
     assert len(site.requests) == 3 * len(FAILURES)
@@ -205,7 +211,7 @@ def test_a_status_of_success_is_enough_whatever_body_follows(process: Context, s
     for number, answer in enumerate((hazards.endless(), hazards.drip(seconds=0.1))):
         site.set("/hook", answer)
         sent += published(f"{number}.gov")
-        deliver(process, broker)
+        deliver(broker)
     assert ids(site) == sent
 
 
@@ -226,25 +232,20 @@ def test_an_event_that_is_refused_for_good_is_dead_lettered_at_once_and_may_be_r
     assert broker.depth("site.dead") == 0
 
 
-def test_a_receiver_that_asks_for_a_pause_gets_it(process: Context, site: Site) -> None:
+def test_a_receiver_that_asks_for_a_pause_gets_it(process: Context, site: Site, broker: Broker) -> None:
+    process.redis.set("perennial:watched", 1)
     site.set("/hook", failure(503, retry_after="120"))
     published("a.gov")
-    with pytest.raises(Postpone) as first:
-        notify(receiver=WEBHOOK)
+    waits()
     assert breaker(process).seconds_open() > 100
     [problem] = quick_problems(process.settings)["circuit breakers"]
     assert problem.startswith("the receiver notify.webhook is unavailable")
-    delivery = EventDelivery(
-        receivers.receivers(process.settings)[WEBHOOK], process.settings, process.redis, process.publisher
-    )
-    # The wait takes several hops, and the message of another wake has nothing to wait for.
-    turn = first.value.headers[TURN]
-    with pytest.raises(Postpone, match="rests") as again:
-        delivery.run(turn)
-    assert again.value.headers == {TURN: turn}
-    delivery.run("another")
-    delivery.run()
-    assert len(site.requests) == 1
+    for _ in range(2):
+        publish_due_notifications()
+        assert broker.depth("site.timer") == 0
+    end_pause(process)
+    publish_due_notifications()
+    assert len(broker.take("site.timer")) == len(site.requests) == 1
 
 
 def test_events_that_are_none_or_waited_too_long_or_have_a_time_to_come_are_dead_letters_and_hold_back_none(
@@ -260,7 +261,7 @@ def test_events_that_are_none_or_waited_too_long_or_have_a_time_to_come_are_dead
         waits()
         assert letters(broker) == [("connection", "a.gov"), ("connection", "b.gov"), ("undecodable", "")]
         eventually(lambda: broker.depth(WEBHOOK) == 1, "the event is back in its queue")
-    deliver(process, broker)
+    deliver(broker)
     assert ids(site) == sent
 
 
@@ -375,11 +376,11 @@ def test_a_mail_waits_for_its_server_and_comes_once(configure: Configure, broker
     box = Mailbox()
     box.answers = ["451 later", "250 OK", "554 spam"]
     with mail_server(box) as port:
-        process = mailing(configure, f"smtp://127.0.0.1:{port}")
+        mailing(configure, f"smtp://127.0.0.1:{port}")
         sent = published("a.gov", "b.gov", "c.gov")
         assert "the mail server answers 451" in waits(MAIL)
         eventually(lambda: broker.depth(MAIL) == 3, "the event is back in its queue")
-        deliver(process, broker, MAIL)
+        deliver(broker, MAIL)
     assert [mail["Message-ID"] for mail in box.mails] == [f"<{sent[0]}@site.example>", f"<{sent[2]}@site.example>"]
     assert box.mails[0]["Subject"] == "Perennial: crawl.failed a.gov"
     assert letters(broker) == [("notification-refused", "b.gov")]
@@ -390,13 +391,13 @@ def test_a_mail_waits_for_its_server_and_comes_once(configure: Configure, broker
 def test_a_mail_that_no_recipient_gets_is_refused(configure: Configure, broker: Broker) -> None:
     box = Mailbox()
     with mail_server(box) as port:
-        process = mailing(configure, f"smtp://127.0.0.1:{port}", "unknown@site.example,b@site.example")
+        mailing(configure, f"smtp://127.0.0.1:{port}", "unknown@site.example,b@site.example")
         published("a.gov")
-        deliver(process, broker, MAIL)
+        deliver(broker, MAIL)
         assert len(box.mails) == 1
-        process = mailing(configure, f"smtp://127.0.0.1:{port}", "unknown@site.example")
+        mailing(configure, f"smtp://127.0.0.1:{port}", "unknown@site.example")
         published("b.gov")
-        deliver(process, broker, MAIL)
+        deliver(broker, MAIL)
     assert (len(box.mails), letters(broker)) == (1, [("notification-refused", "b.gov")])
 
 
@@ -418,7 +419,8 @@ def test_a_login_is_sent_over_tls_to_a_server_with_a_certificate_of_its_name(
         assert box.logins == []
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         trusted = {"SSL_CERT_FILE": str(tmp_path / "authority.pem")}
-        deliver(mailing(configure, url, **trusted), broker, MAIL)
+        mailing(configure, url, **trusted)
+        deliver(broker, MAIL)
         assert [mail["Message-ID"] for mail in box.mails] == [f"<{sent[0]}@site.example>"]
         mailing(configure, url.replace("p%40ss", "wrong"), **trusted)
         published("b.gov")
