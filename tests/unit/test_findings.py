@@ -1,4 +1,4 @@
-"""What the overview finds out of readings: silent workers, queues without a worker, and letters in shards."""
+"""What the overview gathers beside an act, and finds: silent workers, queues without a worker, letters in shards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings
-from app.operations.overview import DeadHistory, Overview, PartReading, Snapshot, as_json
+from app.operations.overview import DeadHistory, Overview, Part, PartReading, Snapshot, as_json
 from app.operations.queues import QueueFigures, QueueReport
 from app.web.ops.home import fragments
 from config.settings import Settings
@@ -57,3 +58,20 @@ def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(seconds: 
     tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
     snapshot = replace(AWAY, queues=PartReading(queues), breakers=PartReading([tried]))
     assert is_paused != any("site.index" in text for text in texts(snapshot))
+
+
+def test_a_value_that_was_being_gathered_during_an_act_is_gathered_again() -> None:
+    began, acted, values = Event(), Event(), iter(["before the act", "after it"])
+
+    def gather() -> str:
+        value = next(values)
+        began.set()
+        assert acted.wait(30)
+        return value
+
+    part = Part("part", gather, every=60.0)
+    part.start()
+    assert began.wait(30)
+    part.forget()
+    acted.set()
+    assert part.read(time.monotonic() + 30).value == "after it"
