@@ -118,6 +118,7 @@ def waits(receiver: str = WEBHOOK) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CircuitBreaker, "fail", noted)
+        context().redis.delete(WAKE)
         notify(receiver=receiver)
     [reason] = reasons
     assert context().redis.exists(WAKE)

@@ -41,6 +41,7 @@ from app.storage.store import ObjectStore
 from app.timers.timers import full_pack_callback
 from app.topology.declare import declare_all
 from app.topology.queues import DEAD_SET
+from app.topology.retry_policies import site_policy
 from app.web import application
 from app.web.application import create_app
 from app.web.ops.access import Access
@@ -474,8 +475,19 @@ def test_an_operator_that_may_only_read_sees_no_form_and_each_act_is_refused_and
     process.timers.start(site, timeout=600, callback=full_pack_callback(site))
     broker.post(b"{}", exchange=DEAD_SET, key="site.index")
     [letter] = dead_sets(process.settings).letters()
+    queue = site_policy(process.settings).delay_queue(600_000)
+    process.publisher.declare([queue])
+    delay = queue.name
+    broker.post(b"{}", exchange="", key=delay)
     of_site = (f"/ops/sites/{site}{path}" for path in ("", "/remove", "/rollback"))
-    for path in ("/ops/sites", "/ops/dead", f"/ops/dead/letter/{letter.id}", "/ops/queues", *of_site):
+    for path in (
+        "/ops/sites",
+        "/ops/dead",
+        f"/ops/dead/letter/{letter.id}",
+        "/ops/queues",
+        f"/ops/waiting?queue={delay}",
+        *of_site,
+    ):
         page_of_reader = BeautifulSoup(reader.get(path).text, "html.parser")
         assert [each.text for each in page_of_reader.select("form[method=post] button")] == ["Log out"], path
     # Each act reads the fields that it knows. Acts on the event queue need a database, and have a test of their own.
@@ -489,14 +501,14 @@ def test_an_operator_that_may_only_read_sees_no_form_and_each_act_is_refused_and
     acts = {path for path in posts if not path.startswith(("/ops/art", "/ops/log"))}
     for path in acts:
         # A letter could be sent to a queue, too.
-        queue = {"queue": "site.delay.5000"} if "waiting" in path else {}
+        queue = {"queue": delay} if "waiting" in path else {}
         answer = send(reader, path.format(domain=site, ident=letter.id, do="pause"), **fields, **queue)
         assert (answer.status_code, "may read, and not act" in answer.text) == (403, True), path
     refused = [entry for entry in AuditLog(process.store).entries() if entry.result.startswith("refused")]
     assert (len(refused), {entry.operator for entry in refused}) == (len(acts), {"kim"})
     assert len(acts) > 15
     assert read_site(process.store, site) is not None
-    assert broker.depths([DEAD_SET, "site.index"]) == [1, 0]
+    assert broker.depths([DEAD_SET, delay, "site.index"]) == [1, 1, 0]
 
 
 def test_a_list_of_a_thousand_sites_reads_only_the_objects_of_one_page(

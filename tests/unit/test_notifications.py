@@ -138,7 +138,8 @@ def test_a_dead_set_is_reported_when_it_has_its_first_letters_and_then_when_it_d
         elif letters < former.letters:
             former = ReportedDepth(letters, former.at)
         else:
-            assert letters == former.letters or now < former.at + QUIET_PERIOD
+            is_little = letters < 2 * former.letters and now < former.at + QUIET_PERIOD
+            assert letters == former.letters or is_little
     assert ReportedDepth().is_growth(1, 0.0)
 
 
