@@ -14,7 +14,6 @@ from app.cli.context import operator_context
 from app.cli.printing import iso, print_json, print_result, printable
 from app.crawl.reports.crawl_report import MAX_SOURCES, Format, broken_links, export_urls
 from app.crawl.reports.explanation import Explanation
-from app.crawl.reports.url_export import Format, export_urls
 from app.operations import crawls
 
 cli = typer.Typer()

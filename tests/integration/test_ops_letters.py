@@ -15,7 +15,6 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from selectolax.lexbor import LexborHTMLParser
-from tests.support.decisions import carry_out_one
 
 from app.broker.dead_letters import reading
 from app.broker.dead_letters.letters import EVERYTHING
@@ -32,6 +31,7 @@ from tests.support.broker import Broker
 from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
+from tests.support.deliveries import carry_out_one
 from tests.support.operators import VARIABLES, OperatorAtPage, operated, text_of, with_operators
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
