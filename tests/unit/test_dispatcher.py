@@ -1,12 +1,8 @@
-"""Messages go to the pool one by one while processes are free, else in groups; early results come before the end."""
+"""Messages go to the pool one by one while processes are free, else in groups."""
 
 from __future__ import annotations
 
-import math
-import os
-import select
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +13,11 @@ from celery.exceptions import TaskRevokedError, Terminated
 from celery.worker import state
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
-from app.broker.worker import early_results, shared_process
+from app.broker.worker import shared_process
 from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
-from app.broker.worker.early_results import EarlyReports, EarlyResult, EarlyResults, report
 from app.broker.worker.request import Request
 from app.broker.worker.shared_process import MAX_TOGETHER, run_together
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -113,39 +107,6 @@ def test_each_request_of_a_job_hears_of_its_own_begin_and_end() -> None:
     assert [request.reports for request in requests] == [["began in 7", "A"], ["began in 7", "BB"]]
 
 
-def test_an_early_result_is_reported_once_and_after_the_begin() -> None:
-    bench = Bench(1)
-    bench.pool.early_results = pipe = EarlyResults()
-    _, *requests = bench.offer("first", "a", "b")
-    bench.end_one()
-    _, (_, reports), options = bench.jobs[1]
-    reports.begin()
-    reports.note(1, "B")
-    eventually(lambda: select.select([pipe.reader], [], [], 0)[0], "the result is in the pipe")
-    bench.dispatcher.read_early_results()
-    assert [request.reports for request in requests] == [[], []]
-    options["accept_callback"](7, 0.0)
-    assert [request.reports for request in requests] == [["began in 7"], ["began in 7", "B"]]
-    options["callback"](["A", "B"])
-    assert [request.reports for request in requests] == [["began in 7", "A"], ["began in 7", "B"]]
-
-
-def test_what_a_lost_process_had_reported_is_done() -> None:
-    bench = Bench(1)
-    bench.pool.early_results = pipe = EarlyResults()
-    _, *requests = bench.offer("first", "a", "b", "c")
-    bench.end_one()
-    _, (_, reports), options = bench.jobs[1]
-    options["accept_callback"](7, 0.0)
-    reports.begin()
-    reports.note(0, "A")
-    eventually(lambda: select.select([pipe.reader], [], [], 0)[0], "the result is in the pipe")
-    options["error_callback"](lost_process())
-    assert requests[0].reports[-1] == "A"
-    assert all("lost" in request.reports[-1] for request in requests[1:])
-    assert [request.waiting_since == math.inf for request in requests] == [False, True, False]
-
-
 def test_every_request_of_a_lost_process_hears_of_it_and_can_run_alone_before_the_others() -> None:
     bench = Bench(1)
     _, *lost = bench.offer("first", "a", "b")
@@ -200,21 +161,6 @@ def test_what_waits_is_forgotten_with_the_connection_and_delivered_again() -> No
     bench.offer("a", "b", "c")
     bench.end_one()
     assert bench.names == [["first"], ["a"], ["b", "c"]]
-
-
-def test_jobs_that_no_process_has_begun_are_forgotten_with_the_connection() -> None:
-    bench = Bench(1)
-    bench.offer("first", "a", "b")
-    bench.end_one()
-    bench.offer("c", "d")
-    bench.end_one()
-    (_, _, begun), (_, _, not_begun) = bench.jobs[1:]
-    begun["accept_callback"](7, 0.0)
-    bench.dispatcher.connection_lost()
-    assert len(bench.dispatcher._jobs) == 1
-    begun["callback"](["A", "B"])
-    assert bench.dispatcher._jobs == {}
-    not_begun["callback"](["C", "D"])
 
 
 def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connection_forgets_it() -> None:
@@ -321,89 +267,3 @@ def test_calls_run_at_the_same_time_and_an_exception_that_escapes_ends_the_job()
         run_together([(str.upper, ("a",)), (divmod, (1, 0))])
     with pytest.raises(ZeroDivisionError):
         run_together([(divmod, (1, 0)), (str.upper, ("a",))])
-
-
-def results_of(pipe: EarlyResults, number: int) -> list[EarlyResult]:
-    """Return results that come through the pipe, when there are this many."""
-    came: list[EarlyResult] = []
-
-    def all_have_come() -> bool:
-        came.extend(pipe.read())
-        return len(came) >= number
-
-    eventually(all_have_come, f"{number} results")
-    return came
-
-
-def test_a_result_comes_before_the_end_of_its_job_if_that_takes_long() -> None:
-    pipe, quick_are_in = EarlyResults(), threading.Event()
-
-    def slow() -> str:
-        assert quick_are_in.wait(60)
-        return "slow"
-
-    calls: list[tuple[Any, Any]] = [(slow, ()), (str.upper, ("a",)), (str.upper, ("b",))]
-    with ThreadPoolExecutor(1) as worker:
-        job = worker.submit(run_together, calls, EarlyReports(pipe.writer, 5))
-        came = results_of(pipe, 2)
-        assert not job.done()
-        quick_are_in.set()
-        assert job.result() == ["slow", "A", "B"]
-    assert sorted(came, key=lambda each: each.index) == [EarlyResult(5, 1, "A"), EarlyResult(5, 2, "B")]
-
-
-def test_a_job_that_ends_soon_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_results, "PATIENCE", 60.0)
-    pipe = EarlyResults()
-    before = threading.active_count()
-    assert run_together([(str.upper, ("a",))], EarlyReports(pipe.writer, 1)) == ["A"]
-    eventually(lambda: threading.active_count() <= before, "the timer has ended")
-    assert pipe.read() == []
-
-
-def test_long_results_and_those_that_cannot_be_pickled_are_left_to_the_end_of_the_job() -> None:
-    pipe = EarlyResults()
-    for result in ("x" * 5_000, threading.Lock(), lambda: None, "short"):
-        report(pipe.writer, EarlyResult(1, 0, result))
-    assert [each.result for each in pipe.read()] == ["short"]
-
-
-def test_a_result_that_cannot_be_read_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    pipe = EarlyResults()
-    report(pipe.writer, EarlyResult(1, 0, "before"))
-    os.write(pipe.writer, b"\x00\x03bad")
-    report(pipe.writer, EarlyResult(1, 1, "after"))
-    assert [each.result for each in pipe.read()] == ["before", "after"]
-    assert "cannot be read" in caplog.text
-
-
-def test_a_process_does_not_wait_for_a_worker_that_does_not_read() -> None:
-    pipe = EarlyResults()
-    for index in range(1_000):
-        report(pipe.writer, EarlyResult(1, index, "x" * 1_000))
-    read = pipe.read()
-    assert 16 <= len(read) < 1_000
-    assert [each.index for each in read] == list(range(len(read)))
-    report(pipe.writer, EarlyResult(2, 0, "later"))
-    assert pipe.read() == [EarlyResult(2, 0, "later")]
-
-
-def test_reports_of_several_processes_do_not_mix() -> None:
-    pipe, processes, each_reports = EarlyResults(), 4, 300
-    children = []
-    for number in range(processes):
-        child = os.fork()
-        if not child:
-            os.set_blocking(pipe.writer, True)
-            for index in range(each_reports):
-                report(pipe.writer, EarlyResult(number, index, str(index) * (index % 700)))
-            os._exit(0)
-        children.append(child)
-    came = results_of(pipe, processes * each_reports)
-    for child in children:
-        assert os.waitpid(child, 0)[1] == 0
-    for number in range(processes):
-        own = [each for each in came if each.job == number]
-        assert [(each.index, each.result) for each in own] == [
-            (index, str(index) * (index % 700)) for index in range(each_reports)
-        ]

@@ -25,7 +25,6 @@ from celery.worker.request import Request
 from kombu import pools
 
 from ..amqp_internals import close_after_fork
-from .early_results import EarlyResults
 
 logger = get_logger(__name__)
 
@@ -50,15 +49,7 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     #: Whether the worker stops.
     is_closed = False
 
-    def __init__(
-        self,
-        *args: Any,
-        while_joining: Callable[[], None],
-        on_process_exit: Callable[[int, int], None],
-        **options: Any,
-    ) -> None:
-        """Call `while_joining` again and again while a worker that stops waits for its jobs."""
-        self.while_joining = while_joining
+    def __init__(self, *args: Any, on_process_exit: Callable[[int, int], None], **options: Any) -> None:
         super().__init__(*args, on_process_exit=partial(end_process, on_process_exit), **options)
 
     def register_with_event_loop(self, hub: Any) -> None:
@@ -82,15 +73,6 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         if on_poll_start in hub.on_tick:
             hub.on_tick.remove(on_poll_start)
             hub.on_tick.add(write_jobs)
-
-    def _join_exited_workers(self, shutdown: bool = False) -> Any:
-        """Read early results, too, while the worker that stops waits for its jobs: its event loop has ended.
-
-        The pool calls this all the time, in the main thread.
-        """
-        if shutdown:
-            self.while_joining()
-        return super()._join_exited_workers(shutdown)
 
     def close(self) -> None:
         """Take no more jobs: the worker stops."""
@@ -137,18 +119,9 @@ class PoolCall:
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """Celery's prefork pool with the Pool above, which can tell what a request would hand to it."""
 
-    #: The pipe of a pool that has started.
-    early_results: EarlyResults | None = None
-    #: Called again and again while the worker that stops waits for its jobs.
-    while_joining: Callable[[], None] = staticmethod(lambda: None)
+    Pool = Pool
 
     _collected: list[PoolCall] | None = None
-
-    def on_start(self) -> None:
-        """Make the pipe before the processes, which inherit it, and start them."""
-        self.early_results = EarlyResults()
-        self.Pool = partial(Pool, while_joining=lambda: self.while_joining())
-        super().on_start()
 
     def apply_async(self, target: Callable[..., Any], args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Hand a call to a process, or only note it for `calls_of`."""

@@ -233,10 +233,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def _prefetch_for_groups(self) -> None:
         """Hand messages to the pool in groups, and consume enough of their queues for that."""
         self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
-        if self.pool.early_results:
-            # After a reconnection, the hub has forgotten it.
-            self.hub.add_reader(self.pool.early_results.reader, self._dispatcher.read_early_results)
-            self.pool.while_joining = self._dispatcher.read_early_results
         self.task_consumer.usual_prefetch = self.initial_prefetch_count
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
@@ -254,8 +250,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def stop(self) -> None:
         """Stop consuming. What has ended by now is answered at once, and what ends later, then."""
         self._failures.loop_thread = None
-        if self._dispatcher:
-            self._dispatcher.read_early_results()
         self._failures.flush()
         super().stop()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -14,7 +13,6 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.log import get_logger
 
 from .celery_internals import PoolCall, TaskPool, start_in_free_process
-from .early_results import EarlyReports
 from .shared_process import MAX_TOGETHER, MAX_WAIT, PREFETCHED, run_together
 
 logger = get_logger(__name__)
@@ -39,14 +37,6 @@ class Dispatcher:
         self._waiting: deque[Any] = deque()
         self._alone: deque[Any] = deque()
         self._awaits_process = False
-        self._jobs: dict[int, _Job] = {}
-        self._numbers = count(1)
-
-    def read_early_results(self) -> None:
-        """Report the results of messages whose jobs have not ended yet."""
-        for early in self._pool.early_results.read() if self._pool.early_results else ():
-            if job := self._jobs.get(early.job):  # Else its own result was faster.
-                job.on_early_result(early.index, early.result)
 
     def offer(self, request: Any) -> None:
         """Hand a request to the pool, now or with others."""
@@ -63,8 +53,6 @@ class Dispatcher:
         """Forget what has not begun: the broker delivers it again. Celery has emptied its semaphore's queue."""
         self._waiting.clear()
         self._alone.clear()
-        # The pool, too, forgets jobs that no process has begun.
-        self._jobs = {number: job for number, job in self._jobs.items() if job.is_accepted}
         self._awaits_process = False
 
     def _await_process(self) -> None:
@@ -89,14 +77,7 @@ class Dispatcher:
 
     def _start_together(self, requests: Sequence[Any]) -> bool:
         """Hand requests to the pool as one job; return whether there is one that was not revoked."""
-        number = next(self._numbers)
-
-        def on_end() -> None:
-            # What a lost process has reported is done.
-            self.read_early_results()
-            self._jobs.pop(number, None)
-
-        job = self._jobs[number] = _Job(self._pool, number, on_end)
+        job = _Job(self._pool)
         for request in requests:
             try:
                 job.add(request)
@@ -106,30 +87,20 @@ class Dispatcher:
                 self._cannot_start(error)
             else:
                 request.run_alone = self.offer_alone
-        has_begun = False
         try:
-            has_begun = job.start()
+            return job.start()
         except Exception as error:  # noqa: BLE001 - Whatever it is, the messages are not to blame.
             self._cannot_start(error)
-        if not has_begun:
-            del self._jobs[number]
-        return has_begun
+            return False
 
 
 class _Job:
     """Several requests in one process. What the pool reports of the job, it reports of each of them."""
 
-    def __init__(self, pool: TaskPool, number: int, on_end: Callable[[], None]) -> None:
-        """Call `on_end` when the pool reports the job's end, before the results are reported."""
+    def __init__(self, pool: TaskPool) -> None:
         self._pool = pool
-        self._number = number
-        self._on_end = on_end
         self._calls: list[PoolCall] = []
         self._requests: list[Any] = []
-        self.is_accepted = False
-        #: Early results that came before the pool's report of the begin, by index.
-        self._early: dict[int, Any] = {}
-        self._reported: set[int] = set()
 
     def add(self, request: Any) -> None:
         """Add a request; raises TaskRevokedError."""
@@ -140,13 +111,9 @@ class _Job:
         """Hand the job to the pool; return whether there is anything to do."""
         if not self._calls:
             return False
-        pipe = self._pool.early_results
         self._pool.apply_async(
             run_together,
-            args=(
-                [(call.target, call.args) for call in self._calls],
-                EarlyReports(pipe.writer, self._number) if pipe else None,
-            ),
+            args=([(call.target, call.args) for call in self._calls],),
             accept_callback=self._on_accepted,
             callback=self._on_results,
             error_callback=self._on_failure,
@@ -155,36 +122,18 @@ class _Job:
         )
         return True
 
-    def on_early_result(self, index: int, result: Any) -> None:
-        """Report the result of one request, while others of the job run."""
-        if self.is_accepted:
-            self._reported.add(index)
-            _report(self._calls[index], "callback", result)
-        else:
-            self._early[index] = result
-
     def _on_accepted(self, pid: int, began: float) -> None:
-        self.is_accepted = True
         for call in self._calls:
             _report(call, "accept_callback", pid, began)
-        for index, result in self._early.items():
-            self.on_early_result(index, result)
 
     def _on_results(self, results: Sequence[Any]) -> None:
-        self._on_end()
-        for index in self._unreported():
-            _report(self._calls[index], "callback", results[index])
+        for call, result in zip(self._calls, results, strict=True):
+            _report(call, "callback", result)
 
     def _on_failure(self, error: ExceptionInfo) -> None:
-        self._on_end()
-        left = list(self._unreported())
-        for index in left[:1]:
-            self._requests[index].waiting_since = math.inf
-        for index in left:
-            _report(self._calls[index], "error_callback", error)
-
-    def _unreported(self) -> Iterator[int]:
-        return (index for index in range(len(self._calls)) if index not in self._reported)
+        self._requests[0].waiting_since = math.inf
+        for call in self._calls:
+            _report(call, "error_callback", error)
 
 
 def _report(call: PoolCall, callback: str, *report: Any) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from .early_results import EarlyReports
-
 #: Messages that one pool process runs at the same time.
 MAX_TOGETHER = 16
 
@@ -24,41 +22,27 @@ MAX_WAIT = 150.0
 GroupedCall = tuple[Callable[..., Any], Sequence[Any]]
 
 
-def run_together(calls: Sequence[GroupedCall], reports: EarlyReports | None = None) -> list[Any]:
+def run_together(calls: Sequence[GroupedCall]) -> list[Any]:
     """Run calls at the same time, the first one in this thread; return their results in the order of the calls.
 
-    `reports` gets the result of a call that ends long before others. An exception that escapes from one of them is
-    raised when all have ended, and results that were not reported are lost. So is the error that no thread can be
-    started. The end of the process waits for none of them.
+    An exception that escapes from one of them is raised when all have ended, and their results are lost. So is the
+    error that no thread can be started. The end of the process waits for none of them.
     """
-
-    def run(index: int) -> Any:
-        target, args = calls[index]
-        result = target(*args)
-        if reports:
-            reports.note(index, result)
-        return result
-
-    if reports:
-        reports.begin()
     running: list[Future[Any]] = []
     try:
         threads = _threads(os.getpid())
         try:
-            running += (threads.submit(run, index) for index in range(1, len(calls)))
+            running += (threads.submit(target, *args) for target, args in calls[1:])
         except RuntimeError:
             # No thread can be started. The call that it was for waits for one of the others, and must not begin.
             _threads.cache_clear()
             threads.shutdown(cancel_futures=True)
             raise
-        first = run(0)
-        return [first, *(each.result() for each in running)]
+        target, args = calls[0]
+        return [target(*args), *(each.result() for each in running)]
     except Exception:
         wait(running)
         raise
-    finally:
-        if reports:
-            reports.end()
 
 
 @functools.cache
