@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from app.private_services import Urls
 from tests.support import canvas_app
 from tests.support.canvas_app import called_back, fail, hang
-from tests.support.canvas_bench import ENDED, Bench, canvas_bench, lines, without_retries
+from tests.support.canvas_bench import ENDED, Bench, canvas_bench, lines
 from tests.support.canvas_tasks import (
     broken_link,
     called_back_by_id,
@@ -27,12 +27,8 @@ from tests.support.canvas_tasks import (
     late_add_to_all,
     late_chain,
     late_guarded,
-    late_ids,
     late_more,
-    late_nest,
-    late_note,
     late_priority,
-    late_tenth,
     note_stamps,
 )
 from tests.support.waiting import eventually
@@ -80,41 +76,6 @@ def sent(bench: Bench) -> dict[str, AsyncResult]:
 @pytest.mark.parametrize("name", FACTS)
 def test_a_canvas_with_members_that_fail_first_has_celerys_own_value(sent: dict[str, AsyncResult], name: str) -> None:
     assert sent[name].get(timeout=2 * ENDED) == FACTS[name][1]
-
-
-@pytest.mark.parametrize("members", [100, pytest.param(1_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_large_groups_and_chords_of_which_every_tenth_member_fails_first_have_celerys_own_value(
-    bench: Bench, members: int
-) -> None:
-    large = {
-        "group": (group(late_tenth.s(i) for i in range(members)), list(range(members))),
-        "chord": (group(late_tenth.si(i) for i in range(members)) | late_add.s(), sum(range(members))),
-        "chord in a chain": (late.si(1) | group(late_tenth.s() for _ in range(members)) | late_add.s(), members),
-    }
-    for name, (canvas, value) in large.items():
-        assert canvas.delay().get(timeout=3 * ENDED) == value, name
-
-
-def test_members_that_fail_first_run_in_celerys_own_order(bench: Bench) -> None:
-    journal, nested = bench.journal("order"), bench.journal("nested")
-    before, between, after = (late_note.si(journal, when) for when in ("before", "between", "after"))
-    (group([before] * 3) | between | group([after] * 2)).delay().get(timeout=ENDED)
-    assert without_retries(journal) == ["before"] * 3 + ["between"] + ["after"] * 2
-    late_nest.delay(nested, "ab").get(timeout=ENDED)
-    assert without_retries(nested) == ["in a", "in b", "innermost", "out b", "out a"]
-
-
-def test_members_that_fail_first_keep_their_root_and_parent(bench: Bench) -> None:
-    header = group(late_ids.si(i) for i in range(3, 6))
-    last = (late_ids.si(1) | late_ids.si(2) | header | late_ids.s(50) | late_ids.si(51)).delay()
-    body, members = last.parent, last.parent.parent
-    second, first = members.parent, members.parent.parent
-    assert last.get(timeout=ENDED) == [first.id, body.id, 51]
-    root, parent, noted, number = body.get(timeout=ENDED)
-    assert (root, noted, number) == (first.id, [[first.id, second.id, i] for i in range(3, 6)], 50)
-    assert parent in [member.id for member in members.results]
-    assert second.get(timeout=ENDED) == [first.id, first.id, 2]
-    assert first.get(timeout=ENDED) == [first.id, None, 1]
 
 
 # Links of errors

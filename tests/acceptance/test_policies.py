@@ -48,6 +48,7 @@ RUNNING = {
     "soft time limit": ("linger", "soft-time-limit", "SoftTimeLimitExceeded", "the soft time limit is over"),
     "hard time limit": ("hang", "time-limit", "TimeLimitExceeded", "the time limit of 0.3 s is over"),
     "SIGKILL": ("suicide", "worker-lost", "WorkerLostError", "Worker exited prematurely: signal 9 (SIGKILL)"),
+    "exit": ("leave", "worker-lost", "SystemExit", "3"),
     # Python has nothing to say of a MemoryError.
     "out of memory": ("memory", "out-of-memory", "MemoryError", ""),
     "self.retry(exc=)": ("by_retry", "exception", "KeyError", "'shelf'"),

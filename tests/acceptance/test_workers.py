@@ -18,10 +18,10 @@ from app.private_services import Urls
 from config.settings import ROOT, Settings
 from tests.support import shop
 from tests.support.broker import Broker
-from tests.support.corner import own_vhost
+from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.shop_worker import post, runs, shop_worker
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, start
+from tests.support.worker import Worker, start, worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -106,6 +106,25 @@ def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_
         assert broker.depth("mail") == 0, "a worker that stops has acknowledged all that it completed"
 
 
+def test_a_worker_serves_all_queues_but_one_with_other_arguments_and_that_one_after_it_was_deleted(
+    services: Urls, redis_url: str, tmp_path: Path
+) -> None:
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with Connection(url) as connection, connection.channel() as channel:
+            channel.queue_declare("site.index", durable=True, auto_delete=False)
+            # A tick is worthless when it is late, so its queue is replaced by the worker itself.
+            channel.queue_declare("site.tick", durable=True, auto_delete=False)
+            environment = environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url))
+            with worker(environment, tmp_path / "worker.log") as running:
+                assert "perennial topology check` names the remedy" in running.log
+                assert re.search(r"Queue site.index refused, .* next attempt in .* inequivalent arg", running.log)
+                assert [broker.consumers(name) for name in ("site.index", "site.crawl", "site.tick")] == [0, 1, 1]
+                channel.queue_delete("site.index")
+                eventually(lambda: "Queue site.index declared" in running.log, "it is declared again", seconds=60)
+                eventually(lambda: broker.consumers("site.index") == 1, "it is served")
+
+
 def test_a_message_of_celerys_protocol_1_runs_and_spends_the_same_budget(services: Urls, tmp_path: Path) -> None:
     exchange = shop.policies.policy_for("quick.mail").work_queue("quick.mail").exchange.name
     with own_vhost(services) as url:
@@ -137,18 +156,18 @@ def test_a_worker_waits_until_the_broker_gives_up_the_connection_of_its_killed_p
     with Connection(settings.broker) as predecessor:
         # What the broker keeps of a worker that vanished without closing its connection.
         predecessor.default_channel.queue_declare(f"{name}.celery.pidbox", exclusive=True, durable=False)
-        worker = start(environment, tmp_path / "again.log", queues=["site.index"], concurrency=1)
+        again = start(environment, tmp_path / "again.log", queues=["site.index"], concurrency=1)
         try:
             waiting = "Waiting up to 180 s for an exclusive queue of another connection"
-            eventually(lambda: worker.ready() or waiting in worker.log, "it says that it waits", seconds=60)
-            assert waiting in worker.log
-            assert f"{name}.celery.pidbox" in worker.log
+            eventually(lambda: again.ready() or waiting in again.log, "it says that it waits", seconds=60)
+            assert waiting in again.log
+            assert f"{name}.celery.pidbox" in again.log
             predecessor.release()
-            eventually(worker.ready, "it is ready", seconds=60)
-            worker.leave()
+            eventually(again.ready, "it is ready", seconds=60)
+            again.leave()
         finally:
-            if worker.process.poll() is None:
-                worker.kill()
+            if again.process.poll() is None:
+                again.kill()
 
 
 NEIGHBOURS = range(6)

@@ -94,30 +94,6 @@ def test_a_letter_that_was_removed_is_gone_also_if_the_reading_then_ends_by_an_e
             assert lease.depth() == letters - removed
 
 
-def test_reading_twice_shows_the_same_letters_in_order_and_counts_no_delivery(
-    dead: DeadSets, broker: Broker, publisher: Publisher
-) -> None:
-    ids = dead_letter(publisher, [failed_delivery(number) for number in range(30)])
-    for _ in range(2):
-        assert [letter.id for letter in dead.letters()] == ids
-    assert dead.depth() == 30
-    taken = broker.take("post.dead")
-    assert bodies(taken) == [str(number) for number in range(30)]
-    assert all("x-delivery-count" not in message.headers for message in taken)
-
-
-def test_a_letter_that_arrives_during_a_read_stays_behind_the_others(
-    dead: DeadSets, broker: Broker, publisher: Publisher
-) -> None:
-    ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
-    with closing(dead.iter_letters()) as letters:
-        seen = [next(letters).id]
-        later = dead_letter(publisher, [failed_delivery("new")])
-        seen += [letter.id for letter in letters]
-    assert seen == ids
-    assert [letter.id for letter in dead.letters()] == [*ids, *later]
-
-
 def test_a_long_read_or_a_foreign_consumer_makes_the_dead_set_busy(
     dead: DeadSets, broker_url: str, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

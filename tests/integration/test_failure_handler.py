@@ -269,11 +269,16 @@ def test_a_retry_does_not_send_the_copies_again_that_its_producer_sent_by_cc(
     assert broker.depth("outcomes") == 0
 
 
-def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
-    handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer, outcomes: list[tuple[str, ...]]
+def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_and_the_log_its_failures(
+    handler: FailureHandler,
+    broker: Broker,
+    broker_url: str,
+    clock: HandTimer,
+    outcomes: list[tuple[str, ...]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    failure, first = replace(FAILURE, task="shop.send", reason="server-error"), delivery("mail")
-    last = replace(first, headers={"current-iteration": 1})
+    failure, first = replace(FAILURE, task="shop.send", reason="server-error"), delivery("mail", id="m-1")
+    last = replace(first, headers={**first.headers, "current-iteration": 1})
     crashed = replace(first, headers={"x-delivery-count": 99}, redelivered=True)
 
     def unacked(came: Delivery) -> UnackedMessage:
@@ -299,3 +304,10 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe(
         ("shop.send", "mail", "dead-lettered", "invalid-message"),
         ("shop.send", "mail", "dead-lettered", "delivery-limit"),
     ]
+    logged = {each.getMessage(): each for each in caplog.records}
+    for attempt, text in (
+        (1, "Retry 1 of 1 of shop.send from mail in 0.1 s: KeyError: boom"),
+        (2, "Dead-lettered shop.send from mail (server-error): KeyError: boom"),
+    ):
+        about = vars(logged[text])
+        assert (about["task_id"], about["task"], about["attempt"]) == ("m-1", "shop.send", attempt)

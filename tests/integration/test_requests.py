@@ -98,21 +98,7 @@ def stalls_and_goes_on(requestor: Requestor, proxy: Proxy) -> None:
     assert requestor.connections == 1
 
 
-class TestManyInFlight:
-    def test_each_of_many_threads_gets_the_replies_to_its_own_requests(
-        self, requestor: Requestor, echoing: Responder
-    ) -> None:
-        def run(thread: int) -> list[tuple[bytes, bytes]]:
-            bodies = [json.dumps({"type": "echo", "of": [thread, number]}).encode() for number in range(50)]
-            futures = [requestor.send(ask(body), deadline=60) for body in bodies]
-            return [(body, future.result(60).body) for body, future in zip(bodies, futures, strict=True)]
-
-        with ThreadPoolExecutor(8) as pool:
-            pairs = [pair for pairs in pool.map(run, range(8)) for pair in pairs]
-        assert len(pairs) == 400
-        assert all(sent == got for sent, got in pairs)
-        assert len(requestor) == 0
-
+class TestRequest:
     def test_a_request_has_its_reply_address_and_expiration_and_is_transient(
         self, requestor: Requestor, taken: list[Delivery], broker_url: str
     ) -> None:
@@ -183,20 +169,6 @@ class TestNoReply:
 
 
 class TestConnection:
-    def test_when_the_connection_breaks_requests_in_flight_fail_and_the_next_one_is_answered(
-        self, proxy: Proxy, taken: list[Delivery], by_hand: ByHand
-    ) -> None:
-        requestor = Requestor(proxy.url)
-        futures = [requestor.send(ask(), deadline=60) for _ in range(20)]
-        eventually(lambda: len(taken) == 20, "all came")
-        proxy.cut()
-        assert {failure(future).split(":")[0] for future in futures} == {"BrokerUnreachable"}
-        again = requestor.send(ask(), deadline=60)
-        eventually(lambda: len(taken) == 21, "it came by another connection")
-        by_hand.reply(taken[20], b"yes")
-        assert again.result(60).body == b"yes"
-        requestor.close()
-
     def test_when_the_reply_queue_is_deleted_requests_in_flight_fail_and_the_next_one_is_answered(
         self, broker_url: str, taken: list[Delivery]
     ) -> None:

@@ -1,4 +1,4 @@
-"""Timers in a real Redis: start, reset, claim, remove, rearm."""
+"""Timers in a real Redis: start, reset, claim, remove. tests/integration/test_tick.py rearms them."""
 
 from __future__ import annotations
 
@@ -65,23 +65,6 @@ def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Ti
     assert timers.claim_due() == []
     [again] = due(timers)
     assert again == first
-
-
-def test_a_timer_that_was_reset_since_its_claim_is_not_removed(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.01, callback=full_pack_callback("a.gov"))
-    [timer] = due(timers)
-    timers.reset("a.gov", timeout=1, callback=incremental_pack_callback("a.gov"))
-    assert timers.remove([timer]) == []
-    assert timers.running("a.gov") is not None
-
-
-def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.2, callback=full_pack_callback("a.gov"))
-    [timer] = due(timers)
-    assert timers.rearm([timer]) == [timer]
-    running = timers.running("a.gov")
-    assert running is not None
-    assert 0 < running.remaining <= 0.2
 
 
 def test_timers_are_not_late_by_the_time_that_the_clock_was_set_back(timers: Timers, redis: Redis) -> None:

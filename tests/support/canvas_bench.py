@@ -57,11 +57,6 @@ def lines(journal: str) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def without_retries(journal: str) -> list[str]:
-    """Return what a journal has but the signals of retries."""
-    return [line for line in lines(journal) if line != "task_retry True"]
-
-
 @contextmanager
 def canvas_bench(services: Urls, folder: Path, *, queues: Sequence[str] = ("work",)) -> Iterator[Bench]:
     """Run the worker for the block, on a vhost of its own, and connect this process to it."""

@@ -27,13 +27,6 @@ def late_add(self: Any, *numbers: Any) -> int:
 
 
 @task(bind=True)
-def late_ids(self: Any, *values: Any) -> list[Any]:
-    """Return the ids of the root and of the parent, and the values."""
-    fail_first(self)
-    return [self.request.root_id, self.request.parent_id, *values]
-
-
-@task(bind=True)
 def late_note(self: Any, journal: str, line: str) -> None:
     """Note the line in the second run."""
     fail_first(self)
@@ -55,27 +48,10 @@ def late_add_to_all(self: Any, numbers: list[Any], value: Any) -> None:
 
 
 @task(bind=True)
-def late_nest(self: Any, journal: str, names: str) -> None:
-    """Note the first name, let a chain do so with the others inside, and note it again at the end."""
-    fail_first(self)
-    note(journal, f"in {names[0]}")
-    inner = late_nest.si(journal, names[1:]) if names[1:] else late_note.si(journal, "innermost")
-    raise self.replace(chain(inner, late_note.si(journal, f"out {names[0]}")))
-
-
-@task(bind=True)
 def late_plus(self: Any, left: Any, right: Any) -> Any:
     """Return the sum of two numbers, or of two lists, in the second run."""
     fail_first(self)
     return left + right
-
-
-@task(bind=True)
-def late_tenth(self: Any, value: int) -> int:
-    """Return the value: every tenth in the second run."""
-    if not value % 10:
-        fail_first(self)
-    return value
 
 
 @task(bind=True)

@@ -163,7 +163,9 @@ def test_what_waits_is_forgotten_with_the_connection_and_delivered_again() -> No
     assert bench.names == [["first"], ["a"], ["b", "c"]]
 
 
-def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connection_forgets_it() -> None:
+def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connection_forgets_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     request: Any = Request.__new__(Request)
     request._message = SimpleNamespace(channel=SimpleNamespace(is_open=True))
     request._request_dict = {"delivery_info": {}}
@@ -174,6 +176,8 @@ def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connecti
     assert alone == [request]
     assert request not in state.active_requests
     assert request.request_dict["delivery_info"]["redelivered"]
+    about = vars(caplog.records[-1])
+    assert (about["task_id"], about["task"], about["attempt"], about["task_kwargs"]) == ("1", "shop.mail", 1, {})
 
 
 def test_a_failure_to_start_is_no_fault_of_the_message() -> None:
