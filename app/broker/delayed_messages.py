@@ -17,9 +17,8 @@ from .errors import error_text
 from .failure import Failure
 from .headers import unacknowledged
 from .outgoing import Outgoing
-from .policies.base import Policy, Postponed, replacement_of
+from .policies.base import Policy, Postponed, RetryPolicies, replacement_of
 from .policies.delays import DEAD_LETTER_EXCHANGE, MAX_TTL_MS
-from .policies.registry import RetryPolicies
 from .publishing import Publisher
 
 #: Messages that are read at once.

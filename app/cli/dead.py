@@ -25,7 +25,7 @@ from app.broker.dead_letters import (
     read_export,
     to_record,
 )
-from app.broker.dead_letters.journal import IN_DOUBT
+from app.broker.dead_letters.replay import IN_DOUBT
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.broker.headers import ReplayBudget
 from app.cli import dead_output as output

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter, LetterSummary, OnWarning
-from app.broker.dead_letters.journal import ReplayJournal
+from app.broker.dead_letters.replay import ReplayJournal
 from app.broker.dead_letters.sets import Condition, log_warning
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher

@@ -14,10 +14,8 @@ from redis import Redis
 from app.broker.connection import CONNECTION_ERRORS, connection_to
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable
-from app.broker.policies.base import replacement_of
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import carry_out
-from app.broker.worker.failures import failure_of
+from app.broker.worker.failures import carry_out_one, failure_of
 from app.notifications.quiet import QuietPeriods, QuietState
 from app.notifications.receivers import QueuedEvent, Receiver
 from app.redis_state.circuit_breaker import CircuitBreaker
@@ -148,9 +146,7 @@ class EventDelivery:
         """Publish an event to the dead set, confirmed; raises the error of a failed attempt."""
         decision = self.policy.end(delivery, failure_of(error, task="site.notify"), attempts=1)
         logger.error("Dead-lettered an event of %s: %s", self.receiver.name, error)
-        [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=self.publisher)
-        if isinstance(outcome, Exception):
-            raise outcome
+        carry_out_one(decision, delivery, publisher=self.publisher)
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.broker.errors import InvalidMessage
-from app.broker.policies.base import Policy
+from app.broker.policies.base import Policy, RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import NO_LIMIT, XDeath
 from app.errors import ImageInUse
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes

@@ -29,7 +29,7 @@ UNKEPT = """
 from celery import Celery
 from kombu import Queue
 from app.broker.worker.install import install
-from app.broker.policies.registry import RetryPolicies
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.x_death import XDeath
 
 orders = XDeath("orders")

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.broker.publishing import Publisher
+from app.broker.worker.failures import carry_out_one
 from app.cli.main import cli
 from app.operations.audit import AuditLog
 from app.storage.open import store_of
@@ -24,7 +25,6 @@ from config.settings import ROOT, Settings
 from tests.support.broker import Broker
 from tests.support.command import as_process_with
 from tests.support.dead import failed_delivery, failure
-from tests.support.deliveries import carry_out_one
 
 pytestmark = pytest.mark.integration
 

@@ -24,9 +24,8 @@ from kombu import Connection
 from app.broker.dead_letters import acts, reading, shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
-from app.broker.dead_letters.journal import IN_DOUBT
 from app.broker.dead_letters.letters import DeadLetter, LetterFilter
-from app.broker.dead_letters.replay import ReplayChanges, ReplayOptions, ReturnedCopies
+from app.broker.dead_letters.replay import IN_DOUBT, ReplayChanges, ReplayOptions, ReturnedCopies
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY

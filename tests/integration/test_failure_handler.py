@@ -15,8 +15,8 @@ from app.broker.errors import Postpone
 from app.broker.headers import DELIVERIES, OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY, TASK, WORKER
 from app.broker.outcomes import outcomes_exchange
 from app.broker.outgoing import Outgoing
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import RetryPolicies
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler, UnackedMessage
 from tests.support.broker import Broker

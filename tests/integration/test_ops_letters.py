@@ -21,6 +21,7 @@ from app.broker.dead_letters.letters import EVERYTHING
 from app.broker.failure import Failure
 from app.broker.headers import REPLAY_HISTORY
 from app.broker.publishing import Publisher
+from app.broker.worker.failures import carry_out_one
 from app.messages.dead_sets import StoredReplayJournal, dead_sets
 from app.operations.audit import AuditEntry, AuditLog
 from app.storage.open import create_store, store_of
@@ -31,7 +32,6 @@ from tests.support.broker import Broker
 from tests.support.command import perennial
 from tests.support.corner import environment_of
 from tests.support.dead import failed_delivery, failure
-from tests.support.deliveries import carry_out_one
 from tests.support.operators import VARIABLES, OperatorAtPage, operated, text_of, with_operators
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually

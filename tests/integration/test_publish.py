@@ -20,10 +20,10 @@ from app.broker.outgoing import Outgoing
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher, get_publisher
-from app.broker.worker.carry_out import Disposition
+from app.broker.worker.failures import Disposition, carry_out_one
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.deliveries import FAILURE, carry_out_one, delivery
+from tests.support.deliveries import FAILURE, delivery
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.drop import DropAll
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually

@@ -14,9 +14,9 @@ from celery import Celery, signals
 from celery.exceptions import Ignore, Reject
 
 from app.broker.errors import Postpone
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 
 # The broker and the result backend are those of CELERY_BROKER_URL and CELERY_RESULT_BACKEND, which Celery itself reads.

@@ -15,13 +15,12 @@ from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.delivery import Delivery
 from app.broker.failure import Failure
-from app.broker.policies.base import Dead, Policy, replacement_of
+from app.broker.policies.base import Dead, Policy, RetryPolicies, replacement_of
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import Disposition, carry_out
+from app.broker.worker.failures import Disposition, carry_out
 from app.messages.dead_sets import StoredReplayJournal
 from app.storage.open import create_store
 from tests.support.deliveries import FAILURE

@@ -8,9 +8,7 @@ from typing import Any
 
 from app.broker.delivery import Delivery, own_headers
 from app.broker.failure import Failure
-from app.broker.policies.base import Dead, Decision, Drop, Policy, Postponed, Reject, Retry, replacement_of
-from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import Disposition, carry_out
+from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 
 FAILURE = Failure(reason="exception", exception="KeyError", message="boom", at=1_000.0, worker="w")
 
@@ -71,11 +69,3 @@ def _rejected(deaths: list[dict[str, Any]], queue: str) -> list[dict[str, Any]]:
         {"queue": f"{queue}.retry", "reason": "expired", "count": count + 1},
         {"queue": queue, "reason": "rejected", "count": count + 1},
     ]
-
-
-def carry_out_one(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Disposition:
-    """Publish the replacement, if there is one, and return what to do with the original; raises what failed."""
-    [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=publisher)
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

@@ -14,9 +14,9 @@ from typing import Any
 from celery import Celery
 
 from app.broker.errors import Postpone
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.failures import FailureHandler
 from app.broker.worker.install import install

@@ -7,8 +7,8 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.install import install
 
 #: Seconds to wait for a confirm, of an application whose broker gives none.

@@ -15,10 +15,10 @@ from typing import Any
 from celery import Celery, signals
 from celery.exceptions import Reject, Retry
 
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 

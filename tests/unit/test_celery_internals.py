@@ -49,8 +49,8 @@ from kombu.messaging import Producer
 from kombu.resource import Resource
 
 from app.broker import amqp_internals
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.drop import DropAll
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker import celery_internals
 from app.broker.worker.celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
 from app.broker.worker.consumer import Consumer as OwnConsumer

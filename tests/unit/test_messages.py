@@ -26,9 +26,8 @@ from app.broker.delivery import Delivery, own_headers, raw_body
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.broker.headers import DELIVERIES, is_suspect, is_uncounted, unacknowledged
 from app.broker.outgoing import wire_message
-from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, replacement_of
+from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, RetryPolicies, replacement_of
 from app.broker.policies.drop import DropAll
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.failures import message_id
 from app.broker.worker.install import install
 from app.broker.worker.request import Request

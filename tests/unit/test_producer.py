@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from app.broker.amqp_internals import BodyTooLong
 from app.broker.errors import InvalidMessage
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.delays import MAX_TTL_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.registry import RetryPolicies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 from app.broker.worker.producer import NotConfirmed

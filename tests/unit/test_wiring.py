@@ -11,8 +11,8 @@ from celery import Celery
 from celery import Task as CeleryTask
 
 from app.broker.errors import WorkerMisconfigured
+from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import RetryPolicies
 from app.broker.worker.consumer import require_retrying_tasks
 from app.broker.worker.install import install
 from config.settings import ROOT

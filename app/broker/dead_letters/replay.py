@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from amqp.exceptions import NotFound
 from kombu import Connection
@@ -19,9 +19,13 @@ from ..publishing import Publisher
 from .acts import ActStopped, DeadSetAct, Halt, never_halt
 from .audit import Audit
 from .canary import Canary
-from .journal import IN_DOUBT, ReplayJournal
 from .letters import DeadLetter
 from .reading import DeadSetLease
+
+#: Why a letter stays that an interrupted replay may have sent.
+IN_DOUBT: Final = (
+    "an interrupted replay may have sent it already: look for what it did, then replay it `again`, or drop it"
+)
 
 #: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
 _MAX_FAILURES = 3
@@ -87,6 +91,27 @@ class ReplayOptions:
 
 #: A replay by the defaults of each letter's policy.
 PLAIN_REPLAY = ReplayOptions()
+
+
+class ReplayJournal:
+    """Notes, by dead set, of the letters that a replay is about to send. This one keeps none.
+
+    Without notes, a letter that was sent before a kill is sent again. A subclass keeps them durably, so that it is not.
+    It raises ApplicationError if they cannot be read or written.
+    """
+
+    def note(self, set_name: str, ids: Sequence[str]) -> str:
+        """Keep the ids of letters that are about to be sent; return the key of the note."""
+        del set_name, ids
+        return ""
+
+    def notes(self, set_name: str) -> Mapping[str, Sequence[str]]:
+        """Return the ids of each note, by its key."""
+        del set_name
+        return {}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete notes."""
 
 
 class Replay(DeadSetAct):

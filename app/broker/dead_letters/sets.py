@@ -14,18 +14,16 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import DeadSetBusy, InvalidMessage
-from ..policies.base import Policy
-from ..policies.registry import RetryPolicies
+from ..policies.base import Policy, RetryPolicies
 from ..publishing import Publisher
 from .acts import ActResult, DeadSetAct, Halt, carry_out_act, never_halt
 from .audit import Audit
 from .canary import Canary
 from .exports import ExportAndDrop
-from .journal import ReplayJournal
 from .letters import EVERYTHING, DeadLetter, Labels, LetterGroup, LetterSummary, group_letters, id_matches
 from .moved import restored_copy
 from .reading import MAX_READ, leased
-from .replay import PLAIN_REPLAY, Replay, ReplayOptions, ReturnedCopies
+from .replay import PLAIN_REPLAY, Replay, ReplayJournal, ReplayOptions, ReturnedCopies
 from .shards import OnWarning, ShardedSet
 
 logger = logging.getLogger(__name__)

@@ -32,14 +32,12 @@ from ..errors import (
 from ..headers import EXPIRES, REPLAY, is_uncounted, unacknowledged
 from ..nesting import may_be_deep, require_shallow
 from ..outcomes import outcomes_exchange
-from ..policies.base import Dead, Decision, Drop
+from ..policies.base import Dead, Decision, Drop, RetryPolicies
 from ..policies.delays import DEAD_LETTER_EXCHANGE
-from ..policies.registry import RetryPolicies
 from ..publishing import get_publisher
-from .carry_out import Disposition, return_time
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, guard_start
 from .dispatcher import Dispatcher, prefetch_counts
-from .failures import FailureHandler, UnackedMessage, failure_of
+from .failures import Disposition, FailureHandler, UnackedMessage, failure_of, return_time
 from .install import broker_url
 from .isolation import Isolation
 from .refused_queues import RefusedQueues

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
@@ -17,10 +19,8 @@ from ..failure import MAX_MESSAGE, MAX_TRACEBACK, Failure
 from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
 from ..outcomes import outcome_message
 from ..outgoing import Outgoing
-from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, replacement_of
-from ..policies.registry import RetryPolicies
+from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry, RetryPolicies, replacement_of
 from ..publishing import Publisher
-from .carry_out import Disposition, carry_out
 from .task_hooks import HookQueue
 
 logger = get_logger(__name__)
@@ -41,6 +41,15 @@ _SET_ASIDE = 0.5
 
 #: What becomes of a run by each decision, for `OnOutcome`. A run may also have `succeeded`, or was `revoked`.
 RUN_OUTCOMES = {Retry: "retried", Reject: "retried", Postponed: "postponed", Dead: "dead-lettered", Drop: "dropped"}
+
+
+class Disposition(Enum):
+    """What the consumer does with the original message afterwards."""
+
+    ACKNOWLEDGE = "acknowledge"
+    #: Without requeue: the broker dead-letters the message.
+    REJECT = "reject"
+
 
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 OnDone = Callable[[Decision, Disposition], None]
@@ -279,6 +288,56 @@ class FailureHandler:
         if not isinstance(waiting, Postponed):
             return None
         return replace(waiting, headers={**waiting.headers, DETOURS: detours + 1})
+
+
+def carry_out(
+    decisions: Sequence[tuple[Decision, Outgoing | None]], *, publisher: Publisher
+) -> list[Disposition | Exception]:
+    """Publish the replacements of decisions, with one wait for confirms. Return what to do with each original.
+
+    Where it is an exception, the original must stay unacknowledged. A second attempt passes the same object as
+    replacement, so that one that arrived late is not sent twice. A message that the broker refuses or cannot route, or
+    that cannot be encoded, fails alone. A lost connection is the failure of all that were not confirmed.
+    """
+    outcomes: list[Disposition | Exception] = [Disposition.ACKNOWLEDGE] * len(decisions)
+    by_queue = {decision.queue.name: decision for decision, _ in decisions if not isinstance(decision, Drop)}
+    failures: dict[str, Exception] = {}
+    for name, each in by_queue.items():
+        try:
+            if not isinstance(each, Reject):
+                publisher.declare([each.queue])
+            # Without it the broker drops what is rejected on a classic queue, and holds back that of a quorum queue.
+            elif publisher.declare_if_missing(each.queue):
+                logger.warning("Queue %s was missing and is declared again", name)
+        except Exception as error:  # noqa: BLE001 - It is the outcome of the decisions for this queue.
+            failures[name] = error
+    to_publish: dict[int, Outgoing] = {}
+    for position, (decision, message) in enumerate(decisions):
+        if not isinstance(decision, Drop) and decision.queue.name in failures:
+            outcomes[position] = failures[decision.queue.name]
+        elif isinstance(decision, Reject):
+            outcomes[position] = Disposition.REJECT
+        elif message:
+            to_publish[position] = message
+    positions = list(to_publish)
+    for number, failure in publisher.publish_each(list(to_publish.values())).items():
+        outcomes[positions[number]] = failure
+    return outcomes
+
+
+def carry_out_one(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Disposition:
+    """Publish the replacement, if there is one, and return what to do with the original; raises what failed."""
+    [outcome] = carry_out([(decision, replacement_of(decision, delivery))], publisher=publisher)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def return_time(decision: Decision) -> dict[str, str | None]:
+    """Return the field `eta` of an event: when a message comes back, None if it does not. Flower shows it."""
+    if isinstance(decision, Dead | Drop):
+        return {"eta": None}
+    return {"eta": (datetime.now(UTC) + timedelta(milliseconds=decision.delay_ms)).isoformat()}
 
 
 def failure_of(error: BaseException, *, trace: str = "", task: object = "") -> Failure:

@@ -10,8 +10,7 @@ from kombu.utils.imports import symbol_by_name
 from .. import amqp_internals
 from ..connection import BROKER_TIMEOUT
 from ..dead_letters import DeadSets
-from ..policies.base import Policy
-from ..policies.registry import RetryPolicies
+from ..policies.base import Policy, RetryPolicies
 from ..publishing import get_publisher
 from .celery_internals import use_classes
 from .failures import OnOutcome

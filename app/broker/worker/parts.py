@@ -9,11 +9,9 @@ from celery.utils.log import get_logger
 
 from ..delivery import Delivery
 from ..outgoing import Outgoing
-from ..policies.base import Decision, replacement_of
-from ..policies.registry import RetryPolicies
+from ..policies.base import Decision, RetryPolicies
 from ..publishing import Publisher
-from .carry_out import carry_out
-from .failures import RUN_OUTCOMES, OnOutcome, failure_of
+from .failures import RUN_OUTCOMES, OnOutcome, carry_out_one, failure_of
 
 logger = get_logger(__name__)
 
@@ -41,8 +39,6 @@ def fail_part(
     failure = replace(failure_of(error, trace=trace, task=task), worker=worker)
     decision = policies.policy_for(queue).decide(delivery, failure)
     logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, subject, failure)
-    [carried_out] = carry_out([(decision, replacement_of(decision, delivery))], publisher=publisher)
-    if isinstance(carried_out, Exception):
-        raise carried_out
+    carry_out_one(decision, delivery, publisher=publisher)
     on_outcome(task, queue, RUN_OUTCOMES[type(decision)], failure.reason)
     return decision

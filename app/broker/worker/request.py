@@ -18,9 +18,8 @@ from ..delivery import Delivery, is_held, original_delivery
 from ..errors import ApplicationError, InvalidMessage
 from ..headers import REQUEUED, is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
-from .carry_out import Disposition, return_time
 from .celery_internals import RevocableRequest
-from .failures import FailureHandler, OnDone, UnackedMessage, failure_of
+from .failures import Disposition, FailureHandler, OnDone, UnackedMessage, failure_of, return_time
 from .task import AttemptFailed, AttemptPostponed, AttemptRetried
 
 logger = get_logger(__name__)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from app.broker.dead_letters import LetterSummary
 from app.broker.errors import DeadSetBusy
-from app.broker.policies.registry import RetryPolicies
+from app.broker.policies.base import RetryPolicies
 from app.operations.context import OperatorContext
 from app.operations.letter_queries import LetterQuery, survey
 from app.operations.letters import LetterOrder, redirect_targets
