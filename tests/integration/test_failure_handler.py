@@ -146,16 +146,6 @@ def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(
     assert "x-delivery-count" not in back.headers
 
 
-def test_a_postponement_that_no_delay_queue_can_hold_is_a_permanent_failure(
-    handler: FailureHandler, broker: Broker
-) -> None:
-    forever = Postpone(float("inf"), "never", exactly=True)
-    handler.postpone(UnackedMessage(delivery("mail"), lambda: True, lambda *_: None), "task", forever)
-    [dead] = broker.take("shop.dead")
-    assert dead.headers["perennial-reason"] == "invalid-message"
-    assert "inf" in dead.headers["perennial-message"]
-
-
 class Turn:
     """A turn of an event loop: what fails in it is carried out when the block ends. `done` are ended originals."""
 
@@ -258,15 +248,6 @@ def test_without_a_broker_every_original_of_a_turn_waits_and_each_is_replaced_on
     assert sorted(turn.done) == list("abcde")
     assert sorted(names(broker, "shop.delay.64000", number=5)) == list("abcde")
     assert broker.depth("shop.dead") == 0
-
-
-def test_a_retry_does_not_send_the_copies_again_that_its_producer_sent_by_cc(
-    handler: FailureHandler, broker: Broker
-) -> None:
-    with Turn(handler) as turn:
-        turn.fail("a", CC=["outcomes"])
-    assert names(broker, "mail", number=1) == ["a"]
-    assert broker.depth("outcomes") == 0
 
 
 def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_and_the_log_its_failures(

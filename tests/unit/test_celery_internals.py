@@ -26,7 +26,6 @@ import pytest
 from amqp import abstract_channel, serialization
 from amqp.channel import Channel
 from amqp.serialization import GenericContent
-from amqp.spec import Basic
 from billiard.pool import CLOSE, ApplyResult, Pool, Worker
 from billiard.process import BaseProcess
 from celery import Celery
@@ -225,10 +224,6 @@ def test_a_private_name_of_a_library_is_used_in_two_modules_and_named_above() ->
     assert [name for name in uses if name not in named] == []
     # A library may drop them at any release. This is a limit, not an aim: a new one replaces another.
     assert len(uses) <= 16
-
-
-def test_a_message_is_decoded_by_the_table_that_is_replaced() -> None:
-    assert Basic.CLASS_ID in serialization.PROPERTY_CLASSES
 
 
 def test_one_step_of_celerys_consumer_is_left_out() -> None:

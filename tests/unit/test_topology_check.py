@@ -132,11 +132,6 @@ def test_without_statistics_the_management_api_is_refused(monkeypatch: pytest.Mo
         ManagementApi("http://broker", "/").cluster_name()
 
 
-def test_a_queue_without_a_type_is_classic() -> None:
-    dead = OURS.queues["site.dead"]
-    assert compare(OURS, plus(OURS, replace(dead, arguments={"x-queue-type": "classic"}))) == []
-
-
 def test_an_exchange_of_another_type_names_the_foreign_bindings() -> None:
     other = replace(OURS.exchanges["perennial.events"], type="direct")
     found = plus(OURS, other, QueueDefinition("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
@@ -389,31 +384,33 @@ def queue(name: str, *members: str, **arguments: Any) -> QueueDefinition:
 
 
 WORK = queue("work", "a", "b", "c", queue_type="quorum")
+TOGETHER = [queue("art.retry", "a"), queue("art.index", "a")]
+APART = [queue("art.retry", "a"), queue("art.index", "b")]
 
 
-def statuses(queues: list[QueueDefinition], nodes: dict[str, bool], *groups: str) -> list[str]:
-    return [result.status for result in cluster_results(queues, nodes, groups)]
+@pytest.mark.parametrize(
+    ("queues", "nodes", "groups", "expected"),
+    [
+        ([WORK], {"a": True}, [], ["ok"]),
+        # Two nodes survive the loss of none.
+        ([queue("work", "a", "b", queue_type="quorum")], {"a": True, "b": True}, [], ["warning", "ok"]),
+        ([WORK], THREE, [], ["ok"]),
+        ([WORK], THREE | {"b": False}, [], ["problem", "ok"]),
+        # Too few members.
+        ([WORK, queue("other", "a", queue_type="quorum")], THREE, [], ["warning", "ok"]),
+        # Classic queues of one group on two nodes.
+        (TOGETHER, THREE, ["art."], ["ok"]),
+        (APART, THREE, ["art."], ["warning", "ok"]),
+    ],
+)
+def test_a_cluster_in_which_a_queue_may_wait_for_a_node_is_a_warning_and_a_node_that_is_down_a_problem(
+    queues: list[QueueDefinition], nodes: dict[str, bool], groups: list[str], expected: list[str]
+) -> None:
+    assert [result.status for result in cluster_results(queues, nodes, groups)] == expected
 
 
-def test_one_node_is_no_cluster_and_two_nodes_survive_none() -> None:
-    assert statuses([WORK], {"a": True}) == ["ok"]
-    assert statuses([queue("work", "a", "b", queue_type="quorum")], {"a": True, "b": True}) == ["warning", "ok"]
-
-
-def test_a_node_that_is_down_is_a_problem_and_too_few_members_are_a_warning() -> None:
-    assert statuses([WORK], THREE) == ["ok"]
-    assert statuses([WORK], THREE | {"b": False}) == ["problem", "ok"]
-    assert statuses([WORK, queue("other", "a", queue_type="quorum")], THREE) == ["warning", "ok"]
-
-
-def test_classic_queues_of_one_group_on_two_nodes_are_a_warning() -> None:
-    together, apart = (
-        [queue("art.retry", "a"), queue("art.index", "a")],
-        [queue("art.retry", "a"), queue("art.index", "b")],
-    )
-    assert statuses(together, THREE, "art.") == ["ok"]
-    assert statuses(apart, THREE, "art.") == ["warning", "ok"]
-    texts = [result.text for result in cluster_results(apart, THREE, [])]
+def test_classic_queues_are_named_with_the_node_that_they_wait_for() -> None:
+    texts = [result.text for result in cluster_results(APART, THREE, [])]
     assert texts == ["0 queues have members on several nodes; classic queues wait: art.retry for a; art.index for b"]
 
 
@@ -430,10 +427,10 @@ def test_a_dead_set_that_counts_looks_up_to_a_limit_is_a_problem(
 
 
 def test_a_queue_declared_without_a_type_may_have_the_default_type_of_its_vhost() -> None:
-    plain, quorum = queue("q"), queue("q", queue_type="quorum")
-    for default, problems in (("quorum", 0), ("classic", 1)):
-        found = Topology({}, {"q": quorum}, frozenset(), default)
-        assert len(compare(Topology({}, {"q": plain}, frozenset()), found)) == problems
+    plain = Topology({}, {"q": queue("q")}, frozenset())
+    for found, default, problems in (("quorum", "quorum", 0), ("quorum", "classic", 1), ("classic", "classic", 0)):
+        on_broker = Topology({}, {"q": queue("q", queue_type=found)}, frozenset(), default)
+        assert len(compare(plain, on_broker)) == problems
 
 
 @pytest.mark.parametrize(
