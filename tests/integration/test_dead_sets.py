@@ -93,6 +93,18 @@ def test_a_letter_that_was_removed_is_gone_also_if_the_reading_then_ends_by_an_e
             assert lease.depth() == letters - removed
 
 
+def test_a_letter_that_arrives_during_a_read_stays_behind_the_others(
+    dead: DeadSets, broker: Broker, publisher: Publisher
+) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
+    with closing(dead.iter_letters()) as letters:
+        seen = [next(letters).id]
+        later = dead_letter(publisher, [failed_delivery("new")])
+        seen += [letter.id for letter in letters]
+    assert seen == ids
+    assert [letter.id for letter in dead.letters()] == [*ids, *later]
+
+
 def test_a_long_read_or_a_foreign_consumer_makes_the_dead_set_busy(
     dead: DeadSets, broker_url: str, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
