@@ -77,63 +77,53 @@ class Dispatcher:
 
     def _start_together(self, requests: Sequence[Any]) -> bool:
         """Hand requests to the pool as one job; return whether there is one that was not revoked."""
-        job = _Job(self._pool)
+        calls: list[PoolCall] = []
+        first: Any = None
         for request in requests:
             try:
-                job.add(request)
+                calls += self._pool.calls_of(request)
             except TaskRevokedError:
                 continue
             except Exception as error:  # noqa: BLE001 - Whatever it is, the message is not to blame.
                 self._cannot_start(error)
             else:
                 request.run_alone = self.offer_alone
+                first = first or request
+        return bool(calls) and self._start(calls, first)
+
+    def _start(self, calls: Sequence[PoolCall], first: Any) -> bool:
+        """Hand calls to the pool as one job, of which `first` is the first request; return whether it was possible.
+
+        What the pool reports of the job is reported of each request.
+        """
+
+        def on_accepted(pid: int, began: float) -> None:
+            for call in calls:
+                _report(call, "accept_callback", pid, began)
+
+        def on_results(results: Sequence[Any]) -> None:
+            for call, result in zip(calls, results, strict=True):
+                _report(call, "callback", result)
+
+        def on_failure(error: ExceptionInfo) -> None:
+            first.waiting_since = math.inf
+            for call in calls:
+                _report(call, "error_callback", error)
+
         try:
-            return job.start()
+            self._pool.apply_async(
+                run_together,
+                args=([(call.target, call.args) for call in calls],),
+                accept_callback=on_accepted,
+                callback=on_results,
+                error_callback=on_failure,
+                # A soft limit would interrupt the thread of one of them, whichever is to blame.
+                timeout=max((call.options["timeout"] or 0) for call in calls) or None,
+            )
         except Exception as error:  # noqa: BLE001 - Whatever it is, the messages are not to blame.
             self._cannot_start(error)
             return False
-
-
-class _Job:
-    """Several requests in one process. What the pool reports of the job, it reports of each of them."""
-
-    def __init__(self, pool: TaskPool) -> None:
-        self._pool = pool
-        self._calls: list[PoolCall] = []
-        self._requests: list[Any] = []
-
-    def add(self, request: Any) -> None:
-        """Add a request; raises TaskRevokedError."""
-        self._calls += self._pool.calls_of(request)
-        self._requests.append(request)
-
-    def start(self) -> bool:
-        """Hand the job to the pool; return whether there is anything to do."""
-        if not self._calls:
-            return False
-        self._pool.apply_async(
-            run_together,
-            args=([(call.target, call.args) for call in self._calls],),
-            accept_callback=self._on_accepted,
-            callback=self._on_results,
-            error_callback=self._on_failure,
-            # A soft limit would interrupt the thread of one of them, whichever is to blame.
-            timeout=max((call.options["timeout"] or 0) for call in self._calls) or None,
-        )
         return True
-
-    def _on_accepted(self, pid: int, began: float) -> None:
-        for call in self._calls:
-            _report(call, "accept_callback", pid, began)
-
-    def _on_results(self, results: Sequence[Any]) -> None:
-        for call, result in zip(self._calls, results, strict=True):
-            _report(call, "callback", result)
-
-    def _on_failure(self, error: ExceptionInfo) -> None:
-        self._requests[0].waiting_since = math.inf
-        for call in self._calls:
-            _report(call, "error_callback", error)
 
 
 def _report(call: PoolCall, callback: str, *report: Any) -> None:
