@@ -14,13 +14,17 @@ from datetime import datetime
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from amqp.channel import Channel
+from celery import Celery
+from click.testing import CliRunner
 from kombu import Connection
 
+from app.broker.dead_command import dead as dead_command
 from app.broker.dead_letters import acts, reading, shards
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.exports import read_export
@@ -33,11 +37,13 @@ from app.broker.outcomes import outcomes_exchange
 from app.broker.outgoing import Outgoing
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Publisher
+from app.broker.worker.install import install
 from config.settings import ROOT
 from tests.support.broker import Broker
 from tests.support.dead import (
     DEAD_OF,
     OF_QUEUE,
+    POLICIES,
     dead_letter,
     dead_sets,
     failed_delivery,
@@ -542,6 +548,38 @@ def test_without_a_writable_audit_nothing_is_replayed_or_restored(
         with pytest.raises(ApplicationError, match="Is a directory"):
             act()
     assert (broker.depth("mail"), len(dead.letters())) == (0, 1)
+
+
+# `celery -A yours dead`, called in this process; tests/acceptance/test_library.py runs it in a project of its own.
+
+
+def test_letters_are_shown_dropped_and_restored_by_id_and_cause(
+    broker_url: str, publisher: Publisher, tmp_path: Path
+) -> None:
+    app = Celery("shop", broker=broker_url, set_as_current=False)
+    install(app, POLICIES)
+    export = str(tmp_path / "dropped.jsonl")
+
+    def run(*arguments: str, exit_code: int = 0) -> str:
+        done = CliRunner().invoke(dead_command, arguments, obj=SimpleNamespace(app=app))
+        assert done.exit_code == exit_code, done.output
+        return done.output
+
+    [ident] = dead_letter(publisher, [failed_delivery([["table"], {}, {}])], failure(line=9))
+    dead_letter(publisher, [failed_delivery([[item], {}, {}]) for item in ("lamp", "chair")])
+    listed = run("list", "--limit", "1")
+    assert (listed.count("\n"), listed.split("\t")[0]) == (1, ident)
+    assert '"table"' in run("show", ident[:8])
+    key, count, *_ = run("list", "--groups", "--limit", "1").split("\t")
+    assert count == "2"
+    assert run("drop", "--group", key, "--export", export) == "2 dropped\n"
+    assert run("list").startswith(ident)
+    assert run("drop", ident, "--export", export) == "1 dropped\n"
+    assert run("list") == ""
+    assert run("restore", export) == "3 restored\n"
+    assert run("list").count("\n") == 3
+    assert "matches none of the dead letters" in run("show", "none", exit_code=1)
+    assert "give ids, --group KEY or --all" in run("replay", exit_code=2)
 
 
 @pytest.mark.slow
