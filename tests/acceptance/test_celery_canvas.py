@@ -212,24 +212,6 @@ def stamps(journal: str) -> list[Any]:
     return [json.loads(line) for line in lines(f"{journal}.stamps")]
 
 
-def test_each_run_of_each_member_of_a_canvas_has_its_stamps(bench: Bench) -> None:
-    journals: list[str] = []
-
-    def stamped() -> Any:
-        journals.append(bench.journal(f"stamps-{len(journals)}"))
-        return note_stamps.si(journals[-1])
-
-    canvases = [
-        group(stamped(), stamped() | stamped()),
-        chord(group(stamped() | stamped(), chord([stamped(), stamped()], stamped())), stamped()),
-    ]
-    for canvas in canvases:
-        canvas.stamp(visitor=Aisle())
-    for result in [canvas.delay() for canvas in canvases]:
-        result.get(timeout=ENDED)
-    assert [stamps(journal) for journal in journals] == [[{"aisle": 7}] * 2] * len(journals)
-
-
 def test_stamps_survive_a_retry_a_dead_letter_and_a_replay_and_are_in_each_result(bench: Bench) -> None:
     journal = bench.journal("stamped")
     task = note_stamps.si(journal, 4)

@@ -297,13 +297,6 @@ def test_messages_that_are_no_task_are_signalled_and_one_of_an_unknown_task_fail
     eventually(lambda: "task_rejected" in lines(strange), f"{lines(strange)}", seconds=ENDED)
 
 
-def test_a_map_is_one_message_and_chunks_are_several(bench: Bench, journal: str) -> None:
-    assert fail.starmap([(journal, 1, 7), (journal, 1, 8)]).delay().get(timeout=ENDED) == [7, 8]
-    assert lines(journal).count("run") == 3
-    assert add.map([[1, 2], [3, 4]]).delay().get(timeout=ENDED) == [3, 7]
-    assert add.chunks(zip(range(4), range(4), strict=True), 2).delay().get(timeout=ENDED) == [[0, 2], [4, 6]]
-
-
 def test_an_expected_error_is_logged_without_a_traceback(bench: Bench, journal: str) -> None:
     result = expected.delay(journal)
     with pytest.raises(KeyError):
