@@ -344,8 +344,7 @@ def event_queue(context: CheckContext) -> Iterator[CheckResult]:
 
 def misspelt_settings(_: CheckContext) -> Iterator[CheckResult]:
     """Report variables of the environment that are probably meant as settings."""
-    misspelt = misspelt_variables().items()
-    text = "; ".join(f"{name} is no setting, and is not used: did you mean {meant}?" for name, meant in misspelt)
+    text = "; ".join(f"{name} is no setting: did you mean {meant}?" for name, meant in misspelt_variables().items())
     yield CheckResult("warning" if text else "ok", text or "no variable of this environment is a misspelt setting")
 
 
