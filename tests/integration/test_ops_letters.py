@@ -461,7 +461,10 @@ def test_after_a_loss_of_the_broker_a_replay_is_continued_and_no_letter_is_lost(
             proxy.cut(reopen=False)
             ended = operator.ended(act)
             eventually(lambda: broker.consumers(DEAD_SET) == 0, "the broker has the other letters back")
-            assert f"stopped: {40 - broker.depth(DEAD_SET)} of 40 replayed; the others are in the dead set" in ended
+            # The acknowledgement of the last one may have been lost with the connection: it is in the dead set again.
+            replayed = 40 - broker.depth(DEAD_SET)
+            texts = [f"stopped: {each} of 40 replayed; the others are in the" for each in (replayed, replayed + 1)]
+            assert any(text in ended for text in texts), ended
             proxy.reopen()
             assert operator.send(f"{act}/resume").is_redirect
             require_each_sent_once(operator, act, broker, number=40)
