@@ -14,7 +14,7 @@ import pytest
 from app.operations.doctor.breaker_states import BreakerState
 from app.operations.findings import findings
 from app.operations.overview import DeadHistory, Overview, Part, PartReading, Snapshot, as_json
-from app.operations.queues import QueueFigures, QueueReport
+from app.operations.queues import Growth, QueueFigures, QueueReport
 from app.web.ops.home import fragments
 from config.settings import Settings
 from tests.support.scripted import ScriptedSearchClient
@@ -50,6 +50,26 @@ def test_without_the_management_api_all_figures_count_the_letters_of_shards() ->
     assert "5,002 dead letters: their retries are spent" in texts(snapshot)
     assert '<b class="bad">5,002</b>' in fragments(snapshot)["live-figures"]
     assert as_json(snapshot)["ready"] == {"work": 0, "delay": 0, "dead": 5_002}
+
+
+def test_a_long_queue_that_grows_by_a_message_a_second_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    growth, now = Growth(), 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def found(**ready: int) -> list[str]:
+        queues = [QueueFigures(name=name, kind="work", ready=number, consumers=1) for name, number in ready.items()]
+        report = growth.compared(QueueReport(queues=queues))
+        return [text for text in texts(replace(AWAY, queues=PartReading(report))) if "arrives" in text]
+
+    assert found(grows=900, slowly=5_000, short=0) == []
+    now += 10  # Too soon to compare.
+    assert found(grows=2_000, slowly=5_000, short=0) == []
+    now += 50
+    assert found(grows=1_020, slowly=5_059, short=999, new=5_000) == [
+        "more arrives than is done: grows (1,020 ready), +120 a minute"
+    ]
+    now += 60
+    assert found(grows=900, slowly=5_100, short=999) == []
 
 
 @pytest.mark.parametrize(("seconds", "is_paused"), [(30.0, True), (0.0, False)])
