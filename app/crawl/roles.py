@@ -14,7 +14,7 @@ from app.crawl.parse.sitemaps import DEFAULT_PATH, MAX_BYTES, MAX_NESTING, ReadS
 from app.crawl.record.entries import READ
 from app.crawl.record.reasons import Reason
 from app.crawl.traps import error_hash, soft_404_check_url
-from app.crawl.url_runs import TOO_COMPLEX, UrlRun, UrlRuns, request
+from app.crawl.url_runs import TOO_COMPLEX, UrlRun, UrlRuns, hash_of_text, request
 from app.crawl.urls import SITEMAP, SOFT_404_CHECK, CrawlUrl, allows_port, canonical_key, host_of, resolve, robots_url
 from app.errors import FetchError
 from app.storage.layout import page_id
@@ -147,8 +147,7 @@ class RoleWork:
             except FetchError as error:
                 detail = str(error)
             else:
-                page, status = result.page, result.status
-                detail = "the site has soft 404s" if page else ""
-                if page and (text := error_hash(page.title, page.body, page.path)):
+                status, detail = result.status, "the site has soft 404s" if result.page else ""
+                if text := hash_of_text(result, error_hash):
                     self._frontier.note_soft_404(run.target.crawl_id, text)
         return replace(run, result=FetchResult("skipped", Reason.SOFT_404_CHECK, detail, status=status))
