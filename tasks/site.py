@@ -30,6 +30,7 @@ from app.crawl.parse.cpu_limit import limit_was_exceeded
 from app.crawl.record.crawls import read_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
+from app.crawl.recorder import MEMBER_STATES
 from app.crawl.urls import CrawlUrl, Link, canonical_key, host_of, parse_message_domain, robots_url
 from app.errors import FetchError
 from app.messages.crawl_messages import crawl_id_of, page_messages
@@ -37,7 +38,7 @@ from app.messages.envelopes import site_message
 from app.notifications.events import crawl_ended
 from app.sites.moves import may_move
 from app.sites.status import status
-from app.storage.layout import page_id as page_id_of
+from app.storage.layout import page_id
 from app.timers.timers import full_pack_callback, incremental_pack_callback, timeout_of
 from config.routes import PAGE
 from tasks.base import EndCrawlTask, PageTask, context, crawl_url_of, crawl_urls_of, task
@@ -94,7 +95,7 @@ def index(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.unconfirmed(page.crawl_id, "index", page.canonical_key))
         return
-    page_id = process.url_runs.store_result(page, result)
+    process.url_runs.store_results([(page, result)])
     # Again after the fetch: a timer that became due during it packed without this page.
     reset_timer_of(page.domain)
     if page.crawl_id:
@@ -104,14 +105,14 @@ def index(self: Any, **message: Any) -> None:
         return
     entry = entry_of(page, result)
     CRAWLED_URLS.add(entry.state, entry.reason)
-    if page_id:
+    if entry.state in MEMBER_STATES:
         process.recorder.add_to_latest(page.domain, entry)
     at_once = {"pack": True} if message.get("pack") is True else {}
     if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)
         process.publisher.publish([onward])
     if at_once:
-        named = [page_id_of(page.canonical_key)]
+        named = [page_id(page.canonical_key)]
         process.publisher.publish(
             [site_message("pack_incremental", process.budgets, domain=page.domain, page_ids=named)]
         )

@@ -113,7 +113,7 @@ class PageWork:
         message of one URL.
         """
         began, ended, left, fetched = time.monotonic(), list[UrlRun](), list[UrlRun](), 0
-        with self._released_on_error(runs), self._url_runs.store.deferred_sync():
+        with self._released_on_error(runs):
             for run in runs:
                 if run.entered.spent:
                     ended.append(replace(run, result=FetchResult("skipped", run.entered.spent)))
@@ -124,6 +124,7 @@ class PageWork:
                 else:
                     fetched += 1
                     ended.append(self._work(run, too_complex=too_complex, alone=len(runs) == 1))
+            self._url_runs.store_results((run.target, run.result) for run in ended if not run.target.role)
         again = [frontier_url(run.target) for run in left]
         again += [url for run in runs for url in run.entered.unconfirmed.urls]
         most = 1 if runs[0].host.delay else MOST_PAGES
@@ -149,7 +150,7 @@ class PageWork:
             raise
 
     def _work(self, run: UrlRun, *, too_complex: bool, alone: bool) -> UrlRun:
-        """Fetch and store a page, or work on a sitemap or a soft-404 check, and return the run with the result.
+        """Fetch a page, or work on a sitemap or a soft-404 check, and return the run with the result.
 
         The run has its FetchError unless it is `alone` in its message, which then raises the error.
         """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -137,7 +138,7 @@ class UrlRuns:
     """Prepares runs, requests their URLs and stores their pages; one per process, which owns its HTTP connections."""
 
     def __init__(self, store: ObjectStore, *, settings: Settings, redis: Redis, policies: PolicyOfDomain) -> None:
-        self.store = store
+        self._store = store
         self.policies = policies
         self.host_limits = HostRateLimiter(redis)
         self.limits = Limits(ports=settings.allow_ports, robot=product_token(settings.user_agent))
@@ -179,7 +180,7 @@ class UrlRuns:
             raise
 
     def work(self, run: UrlRun, *, too_complex: bool) -> UrlRun:
-        """Fetch a page of a crawl and store it; return the run with the result and the hash of the received text."""
+        """Fetch a page of a crawl, and return the run with the result and the hash of the received text."""
         target, former, policy = run.target, run.entered.former, run.policy
         received = self.with_known_links(run, TOO_COMPLEX, former) if too_complex else self.fetch(run, former=former)
         result = received
@@ -189,7 +190,8 @@ class UrlRuns:
         elif target.depth and run.entered.soft_404 and hash_of_text(received, error_hash) == run.entered.soft_404:
             result = FetchResult("gone", Reason.SOFT_404, status=received.status)
         result = with_interval(result, former, now=time.time(), longest=policy.max_page_interval)
-        self.store_result(target, result)
+        if result.state == "skipped":
+            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
         # The text counts as received, also where the crawl sees no page.
         return replace(run, result=result, text=hash_of_text(received))
 
@@ -241,31 +243,26 @@ class UrlRuns:
     def _page(self, target: CrawlUrl) -> tuple[Page | None, bytes]:
         """Return the stored page of a URL and its bytes; None without one, and for a damaged one."""
         key = content_key(target.domain, page_id(target.canonical_key))
-        stored = get_if_present(self.store, key)
-        content = decoded_if_intact(self.store, key, stored, content_of)
+        stored = get_if_present(self._store, key)
+        content = decoded_if_intact(self._store, key, stored, content_of)
         return (content, stored.data) if stored and isinstance(content, Page) else (None, b"")
 
-    def store_result(self, target: CrawlUrl, result: FetchResult) -> str:
-        """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
-
-        A page that is gone becomes a tombstone if it was stored before.
-        """
-        own_id = page_id(target.canonical_key)
-        object_key = content_key(target.domain, own_id)
-        if result.state == "indexed" and result.page:
-            self.store.put(object_key, to_json(result.page))
-        elif result.state in ("gone", "redirected"):
-            try:
-                self.store.stat(object_key)
-            except ObjectNotFound:
-                return ""
-            why = result.reason if result.state == "gone" else "redirect"
-            tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
-            self.store.put(object_key, to_json(tombstone))
-            return ""
-        elif result.state == "skipped":
-            log.debug("Page skipped: %s: %s (%s); its stored page stays", target.url, result.reason, result.detail)
-        return own_id
+    def store_results(self, results: Iterable[tuple[CrawlUrl, FetchResult]]) -> None:
+        """Store pages, and tombstones of those that are gone and were stored before. What is stored of others stays."""
+        objects = {}
+        for target, result in results:
+            key = content_key(target.domain, page_id(target.canonical_key))
+            if result.state == "indexed" and result.page:
+                objects[key] = to_json(result.page)
+            elif result.state in ("gone", "redirected"):
+                why = result.reason if result.state == "gone" else "redirect"
+                with suppress(ObjectNotFound):
+                    self._store.stat(key)
+                    tombstone = Tombstone(
+                        canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why
+                    )
+                    objects[key] = to_json(tombstone)
+        self._store.put_all(objects)
 
 
 def request(run: UrlRun, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,37 +23,15 @@ class _Group:
     error: OSError | None = None
 
 
-class _Deferred(threading.local):
-    """Folders that a thread syncs later, None while it syncs each at once."""
-
-    folders: set[str] | None = None
-
-
 class FolderSync:
-    """Group commit of new names: while a folder is synced, the callers that come become the next group.
-
-    Files need no group: the kernel's file systems commit those that several threads sync at a time together.
-    """
+    """Group commit of new names: while a folder is synced, the callers that come become the next group."""
 
     def __init__(self) -> None:
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._waiting: dict[str, _Group] = {}
-        self._of_thread = _Deferred()
-
-    @contextmanager
-    def deferred(self) -> Iterator[set[str]]:
-        """Yield the folders that this thread is to sync after the block: in it, `sync` only notes them."""
-        self._of_thread.folders = folders = set[str]()
-        try:
-            yield folders
-        finally:
-            self._of_thread.folders = None
 
     def sync(self, folder: str) -> None:
         """Return when every name that the folder has now is on the disk; raises OSError."""
-        if self._of_thread.folders is not None:
-            self._of_thread.folders.add(folder)
-            return
         group = self._waiting.setdefault(folder, _Group())
         with self._locks[hash(folder) % _LOCKS]:
             if not group.is_done:
@@ -66,6 +44,14 @@ class FolderSync:
                 group.is_done = True
         if group.error is not None:
             raise OSError(group.error.errno, f"syncing failed: {group.error.strerror}", folder)
+
+
+def sync_files(descriptors: Collection[int]) -> None:
+    """Sync open files together: the disk begins to write all of them before the first one is waited for."""
+    for descriptor in descriptors:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    for descriptor in descriptors:
+        os.fsync(descriptor)
 
 
 def sync_file(path: str) -> None:

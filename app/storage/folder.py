@@ -8,14 +8,14 @@ A process may be killed between any two system calls. A file gets its ETag befor
 complete and has the right ETag. A new object is linked to its name, which fails where there is an object. A conditional
 write therefore meets other writers only while it holds the lock: it replaces what it has read.
 
-An object is synced to the disk before it gets its name, and its folder afterwards, or after `deferred_sync`.
+An object is synced to the disk before it gets its name, and its folder afterwards.
 
 Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
 mounted, and every method raises StoreError.
 """
 
 # Every page of a crawl is written here. Path objects would make that slower than strings and `os`.
-# ruff: noqa: PTH104, PTH106, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH106, PTH108, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final, TypeVar
 
 from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.disk import FolderSync, locked, make_folder, sync_file
+from app.storage.disk import FolderSync, locked, make_folder, sync_file, sync_files
 from app.storage.etags import computed_etag, correct_etag, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key, fault_of
 
@@ -126,7 +126,7 @@ class FolderStore:
         etag = hash_of(data)
         with self._write_errors_translated(key):
             present = self._present(_checked(key))
-            if present is None and if_match is None and self._create(key, data, etag):
+            if present is None and if_match is None and not self._create({key: (data, etag)}):
                 return etag
             if if_absent:
                 raise PreconditionFailed(f"{key}: exists already")
@@ -143,20 +143,19 @@ class FolderStore:
                     found = f"ETag is {current.etag}" if current else "no object"
                     raise PreconditionFailed(f"{key}: {found}, not {if_match}")
                 if current is None or current.etag != etag:
-                    self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
+                    with self._written(data, etag) as (descriptor, temporary):
+                        os.fsync(descriptor)
+                        self._give_name(os.rename, temporary, key)
+                        self._folders.sync(os.path.dirname(self._objects + key))
         return etag
 
-    @contextmanager
-    def deferred_sync(self) -> Iterator[None]:
-        """Sync each folder of this thread's writes once, after the block. See `ObjectStore.deferred_sync`."""
-        with self._folders.deferred() as folders:
-            yield
-        for folder in folders:
-            with self._write_errors_translated(folder):
-                try:
-                    self._folders.sync(folder)
-                except FileNotFoundError:  # Its objects were deleted meanwhile, or the disk is gone.
-                    self._require_store()
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Write objects, those of new keys with one wait for the disk. See `ObjectStore.put_all`."""
+        with self._write_errors_translated(", ".join(objects)):
+            new = {key: (data, hash_of(data)) for key, data in objects.items() if self._present(_checked(key)) is None}
+            present = objects.keys() - new.keys() | self._create(new)
+        for key in sorted(present):
+            self.put(key, objects[key])
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
@@ -212,32 +211,19 @@ class FolderStore:
                     os.rmdir(self._objects + folder)
                     folder = os.path.dirname(folder)
 
-    def _create(self, key: str, data: bytes, etag: str) -> bool:
-        """Write a new object, or return False where there is one."""
-        target = self._objects + key
+    def _create(self, objects: Mapping[str, tuple[bytes, str]]) -> set[str]:
+        """Write new objects, bytes with their ETags, synced together. Return the keys that have an object already."""
+        with ExitStack() as files:
+            written = {key: files.enter_context(self._written(*each)) for key, each in objects.items()}
+            sync_files([descriptor for descriptor, _ in written.values()])
+            taken = {key for key, (_, temporary) in written.items() if not self._link(temporary, key)}
+            for folder in {os.path.dirname(self._objects + key) for key in written.keys() - taken}:
+                self._folders.sync(folder)
+        return taken
 
-        def link(temporary: str) -> None:
-            try:
-                os.link(temporary, target)
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                with self._locked(key):
-                    if os.path.lexists(target):
-                        raise FileExistsError(key) from error
-                    os.rename(temporary, target)
-
-        try:
-            self._write(key, data, etag, link)
-        except FileExistsError:
-            if os.path.isdir(target):
-                raise
-            return False
-        return True
-
-    def _write(self, key: str, data: bytes, etag: str, give_name: Callable[[str], None]) -> None:
-        """Write a temporary file with its ETag, and let `give_name` make it the object."""
-        folder = os.path.dirname(self._objects + key)
+    @contextmanager
+    def _written(self, data: bytes, etag: str) -> Iterator[tuple[int, str]]:
+        """Write a temporary file with its ETag, for the block; yield its descriptor and path."""
         temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -249,13 +235,40 @@ class FolderStore:
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
             note_etag(descriptor, etag, modified=now, size=len(data))
-            os.fsync(descriptor)
-            _in_folder(folder, lambda: give_name(temporary))
-            self._folders.sync(folder)
+            yield descriptor, temporary
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             os.close(descriptor)
+
+    def _link(self, temporary: str, key: str) -> bool:
+        """Make a temporary file the object of a new key, or return False where there is one."""
+        target = self._objects + key
+        try:
+            self._give_name(os.link, temporary, key)
+        except FileExistsError:
+            if os.path.isdir(target):
+                raise
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with self._locked(key):
+                if os.path.lexists(target):
+                    return False
+                self._give_name(os.rename, temporary, key)
+        return True
+
+    def _give_name(self, name: Callable[[str, str], None], temporary: str, key: str) -> None:
+        """Link or rename a temporary file, making its folder where it is missing, also where another deletes it."""
+        target = self._objects + key
+        for _ in range(NAMINGS):
+            try:
+                return name(temporary, target)
+            except FileNotFoundError:
+                with suppress(FileNotFoundError):
+                    make_folder(Path(target).parent)
+        return name(temporary, target)
 
     def _present(self, key: str) -> Stat | None:
         try:
@@ -374,14 +387,3 @@ def _checked(key: str) -> str:
     if key.partition("/")[0] == RESERVED:
         raise InvalidKey(f"key {key!r}: {RESERVED!r} is reserved for the folder store's own files")
     return key
-
-
-def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
-    """Call `give_name`, making the folder where it is missing, and again where another process deletes it."""
-    for _ in range(NAMINGS):
-        try:
-            return give_name()
-        except FileNotFoundError:
-            with suppress(FileNotFoundError):
-                make_folder(Path(folder))
-    return give_name()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -103,9 +103,10 @@ class S3Store:
             raise
         return _unquoted(response["ETag"])
 
-    def deferred_sync(self) -> AbstractContextManager[None]:
-        """Do nothing: each write is durable when S3 answers. See `ObjectStore.deferred_sync`."""
-        return nullcontext()
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Write objects one after the other. See `ObjectStore.put_all`."""
+        for key, data in objects.items():
+            self.put(key, data)
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
@@ -68,11 +67,8 @@ class ObjectStore(Protocol):
         nor modification time in a folder store; S3 keeps the ETag only.
         """
 
-    def deferred_sync(self) -> AbstractContextManager[None]:
-        """Let what this thread writes in the block be safe from a power failure only after the block, not before.
-
-        That costs less than to wait for the disk each time. A block that raises an error promises nothing.
-        """
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Write objects by key, for less than one `put` after the other. After an error, any of them may be written."""
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""

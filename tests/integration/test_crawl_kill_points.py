@@ -89,7 +89,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._wrap(AbstractConnection, "send_packed_command", lambda command: _WRITES.match(b"".join(command)))
-        for name in ("put", "delete"):
+        for name in ("put", "put_all", "delete"):
             self._wrap(FolderStore, name)
         self._wrap(AbstractChannel, "send_method", lambda sig: sig[0] == spec.Basic.CLASS_ID)
 

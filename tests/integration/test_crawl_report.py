@@ -63,7 +63,7 @@ def complete(
     else:
         result = given
     page = replace(target(name, depth), crawl_id=crawl_id)
-    process.url_runs.store_result(page, result)
+    process.url_runs.store_results([(page, result)])
     complete_page(process, page, result, policy=policy)
 
 

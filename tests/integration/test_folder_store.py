@@ -213,29 +213,17 @@ def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tm
     assert calls[1:] == ["rename content/k", "fsync content"]
 
 
-def test_a_folder_is_synced_once_after_the_block_in_which_objects_are_deferred_sync(
+def test_objects_that_are_written_together_are_synced_before_the_first_has_its_name_and_their_folder_once(
     tmp_path: Path, calls: list[str]
 ) -> None:
     store = folder_store(tmp_path)
-    store.put("content/k", b"1")
+    store.put_all({"content/k": b"1", "content/same": b"1"})
     calls.clear()
-    with store.deferred_sync():
-        for key in ("content/a", "content/b", "content/k"):
-            store.put(key, b"1")
-        store.delete("content/b")
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(store.put, "packs/k", b"1").result()
-            assert calls[-1] == "fsync packs"  # Another thread waits for its own writes.
-        assert "fsync content" not in calls
-    assert [call for call in calls if call.endswith("content")] == ["fsync content"] == calls[-1:]
-    with store.deferred_sync():
-        store.put("gone/k", b"1")
-        store.delete("gone/k")
-    with suppress(ZeroDivisionError), store.deferred_sync():
-        store.put("content/c", b"%d" % (1 // 0))
-    calls.clear()
-    store.put("content/d", b"1")
-    assert calls[-1] == "fsync content"
+    store.put_all({"content/a": b"1", "content/b": b"2", "content/k": b"2", "content/same": b"1"})
+    assert [call.partition("/")[0] for call in calls[:2]] == ["fsync .store"] * 2
+    assert calls[2:5] == ["link content/a", "link content/b", "fsync content"]
+    assert "rename content/k" in calls[5:]
+    assert {key: store.get(f"content/{key}").data for key in "abk"} == {"a": b"1", "b": b"2", "k": b"2"}
 
 
 def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(
@@ -394,12 +382,15 @@ def put(number, pipe):
     write, store = os.write, FolderStore(root / str(number))
     for module, name in calls:
         setattr(module, name, killing(name, getattr(module, name)))
-    store.put("packs/k", b"new", **condition)
+    if condition.pop("all", False):
+        store.put_all({"packs/j": b"new", "packs/k": b"new"})
+    else:
+        store.put("packs/k", b"new", **condition)
 
 for number in itertools.count(1):
     store = FolderStore(root / str(number))
     store.create()
-    if "if_absent" not in condition:
+    if not condition.keys() & {"if_absent", "all"}:
         store.put("packs/k", b"old")
     if not os.fork():
         put(number, 1)
@@ -411,28 +402,31 @@ for number in itertools.count(1):
 """
 
 ABSENT = {"if_absent": True}
+TOGETHER = {"all": True}
 
 
 @pytest.mark.parametrize("attributes", [True, False], ids=["attributes", "no attributes"])
-@pytest.mark.parametrize("condition", [{}, ABSENT, {"if_match": hash_of(b"old")}], ids=["replace", "new", "if_match"])
+@pytest.mark.parametrize("condition", [{}, ABSENT, {"if_match": hash_of(b"old")}, TOGETHER])
 def test_a_put_that_is_killed_before_any_system_call_leaves_the_old_or_the_new_object(
     tmp_path: Path, condition: dict[str, Any], attributes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", KILLED_PUTS, str(tmp_path), json.dumps(condition), str(attributes)]
     *killed, last = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    is_new = condition in (ABSENT, TOGETHER)
     assert last == ""
     assert {"open", "write", "fsync", "close"} < set(killed)
-    assert ({"setxattr", "link" if condition == ABSENT else "rename"} if attributes else {"rename"}) < set(killed)
+    assert ({"setxattr", "link" if is_new else "rename"} if attributes else {"rename"}) < set(killed)
     if not attributes:
         without_attributes(monkeypatch)
     states = []
     for number, call in enumerate([*killed, last], start=1):
         store = FolderStore(tmp_path / str(number))
         listed = list(store.list(""))
-        data = store.get("packs/k").data if listed else b""
+        stored = {stat.key: store.get(stat.key).data for stat in listed}
+        data = stored.get("packs/k", b"")
         states.append(data)
-        assert [stat.etag for stat in listed] == ([hash_of(data)] if data else []), call
+        assert [stat.etag for stat in listed] == [*map(hash_of, stored.values())], call
         # Nothing that the killed process left keeps the next one from writing.
         assert store.put("packs/k", b"next", if_match=hash_of(data) if data else None) == store.stat("packs/k").etag
     assert states == sorted(states, key=lambda data: data == b"new")
-    assert {states[0], states[-1]} == {b"" if condition == ABSENT else b"old", b"new"}
+    assert {states[0], states[-1]} == {b"" if is_new else b"old", b"new"}

@@ -29,7 +29,6 @@ from app.sites.site import Site as Declared
 from app.sites.status import status
 from app.sites.stored import add_site, site_key
 from app.sites.sweep import Sweep
-from app.storage.folder import FolderStore
 from app.storage.layout import (
     CONTENT_VERSION,
     Page,
@@ -104,11 +103,12 @@ def test_unchanged_pages_are_not_written_and_are_requested_with_the_validators_t
     for path in PAGES if validator is None else ():
         site.set(path, page(path, "Text without a validator", links=PAGES[path]))
     assert [request.headers.get("if-none-match") for request in crawl(process, site, "one")] == [None] * 4
-    with patch.object(FolderStore, "put", autospec=True, side_effect=FolderStore.put) as put:
-        requests = crawl(process, site, "two")
+    pages = content_prefix(site.domain)
+    before = dict(process.store.list_versions(pages))
+    requests = crawl(process, site, "two")
     assert sorted(request.path for request in requests) == sorted(PAGES)
     assert [request.headers.get("if-none-match") for request in requests] == [validator] * 4
-    assert [call.args[1] for call in put.call_args_list if call.args[1].startswith("content/")] == []
+    assert dict(process.store.list_versions(pages)) == before
     assert reasons(process, site) == {reason: 4}
     assert packed(process, site, "two") == 4
     begun = Crawl("cancelled", site.domain, site.url, datetime.now(UTC), recorded=True)
@@ -286,7 +286,7 @@ def test_a_page_that_is_not_stored_as_the_former_crawl_found_it_is_requested_who
         process.store.put(key, json.dumps(other).encode())
     else:  # As by another message, without a new entry.
         site.set("/amber", versioned("/amber", "Later text", '"2"'))
-        process.url_runs.store_result(target, process.url_runs.fetch(process.url_runs.prepare(target)))
+        process.url_runs.store_results([(target, process.url_runs.fetch(process.url_runs.prepare(target)))])
         site.set("/amber", versioned("/amber"))
     sent = {request.path: request.headers.get("if-none-match") for request in crawl(process, site, "two")}
     assert sent == {"/": '"1"', "/amber": None, "/cedar": '"1"', "/deep": '"1"'}
