@@ -14,7 +14,7 @@ from typing import Final
 
 from app.errors import ObjectNotFound, PackError
 from app.storage.layout import content_key, id_in_key, list_versions
-from app.storage.reading import in_parallel, parallel_reads
+from app.storage.reading import in_parallel
 from app.storage.store import ObjectStore, Stat
 
 _SCHEMA: Final = """
@@ -114,7 +114,7 @@ def difference_of(
 
     changed, unchanged, deleted = list[Stat](), list[Stat](), list[str]()
     ids = sorted(set(page_ids))
-    for page_id, found in zip(ids, in_parallel(stat, ids, threads=parallel_reads(store)), strict=True):
+    for page_id, found in zip(ids, in_parallel(stat, ids, threads=store.parallel_requests), strict=True):
         if found is None:
             deleted.append(page_id)
         elif database.execute("SELECT etag FROM stored WHERE page_id = ?", (page_id,)).fetchone() == (found.etag,):

@@ -16,7 +16,7 @@ from app.redis_state.client import PREFIX
 from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
 from app.storage.layout import announcement_key, content_prefix, frames_prefix, manifest_key
-from app.storage.reading import in_parallel, parallel_reads
+from app.storage.reading import in_parallel
 from app.storage.store import ObjectStore
 from app.timers.stored import delete_stored_timers
 from app.timers.timers import Timers
@@ -112,7 +112,7 @@ class SiteRemoval:
             self._store.delete(key)
         prefixes = (content_prefix(self.domain), domain_prefix(self.domain), report_prefix(self.domain))
         keys = [stat.key for prefix in prefixes for stat in self._store.list(prefix)]
-        for _ in in_parallel(self._store.delete, keys, threads=parallel_reads(self._store)):
+        for _ in in_parallel(self._store.delete, keys, threads=self._store.parallel_requests):
             pass
         Timers(self._redis).delete(self.domain)
         delete_stored_timers(self._store, [self.domain])

@@ -66,6 +66,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class FolderStore:
     """Objects below one folder. Safe between threads and processes of one machine."""
 
+    parallel_requests = 1
+
     def __init__(self, root: Path) -> None:
         """Open the folder, which need not exist yet."""
         self.root = root.absolute()

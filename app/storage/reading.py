@@ -34,12 +34,7 @@ def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str,
     def read(key: str) -> tuple[str, StoredObject | None]:
         return key, get_if_present(store, key)
 
-    return in_parallel(read, keys, threads=parallel_reads(store))
-
-
-def parallel_reads(store: ObjectStore) -> int:
-    """Return the number of requests to a store at the same time that pay off."""
-    return int(getattr(store, "parallel_reads", 1))
+    return in_parallel(read, keys, threads=store.parallel_requests)
 
 
 def in_parallel(function: Callable[[A], T], arguments: Iterable[A], *, threads: int) -> Iterator[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -14,6 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
+from app.storage.reading import in_parallel
 from app.storage.store import Stat, StoredObject, check_key, fault_of
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ class S3Store:
     is addressed by path, which needs no DNS name per bucket; by the host's name where that begins with `{bucket}.`.
     """
 
-    #: Concurrent reads that pay off: a request to a distant server is mostly waiting.
-    parallel_reads: Final = 8
+    #: A request to a distant server is mostly waiting.
+    parallel_requests = 8
 
     def __init__(self, bucket: str, prefix: str = "", endpoint_url: str | None = None) -> None:
         self.bucket = bucket
@@ -104,9 +106,8 @@ class S3Store:
         return _unquoted(response["ETag"])
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Write objects one after the other. See `ObjectStore.put_all`."""
-        for key, data in objects.items():
-            self.put(key, data)
+        """Write objects, several at a time. See `ObjectStore.put_all`."""
+        deque(in_parallel(lambda each: self.put(*each), objects.items(), threads=self.parallel_requests), maxlen=0)
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""

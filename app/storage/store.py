@@ -47,6 +47,8 @@ class StoredObject:
 class ObjectStore(Protocol):
     """Bytes under `/`-separated keys. Every method raises StoreError when the store itself fails."""
 
+    #: Requests at the same time that pay off.
+    parallel_requests: int
     #: Called with each damaged object that readers of this store leave out.
     on_damage: Callable[[ObjectDamaged], None] | None
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from app.errors import PreconditionFailed
-from app.storage.reading import get_if_present, in_parallel, parallel_reads
+from app.storage.reading import get_if_present, in_parallel
 from app.storage.store import ObjectStore, StoredObject
 
 T = TypeVar("T")
@@ -43,4 +43,4 @@ def delete_unchanged(store: ObjectStore, etags: Mapping[str, str]) -> Collection
             return key
         return None
 
-    return {key for key in in_parallel(delete, etags, threads=parallel_reads(store)) if key is not None}
+    return {key for key in in_parallel(delete, etags, threads=store.parallel_requests) if key is not None}

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -105,6 +106,16 @@ class TestEveryStore:
         assert version() == first
         store.put("content/a", b"other")
         assert version() != first
+
+    def test_objects_that_are_written_together_replace_and_add_what_each_would_alone(self, store: ObjectStore) -> None:
+        store.put("content/a", b"former")
+        store.put("content/b", b"1")
+        written = {f"content/{key}": key.encode() * 3 for key in "abcdefghijklmnop"}
+        store.put_all(written)
+        assert {stat.key: store.get(stat.key).data for stat in store.list("")} == written
+        store.put_all({})
+        with pytest.raises(InvalidKey):
+            store.put_all({"content/q": b"", "content//q": b""})
 
     def test_a_part_of_an_object_is_read_and_ends_where_the_object_ends(self, store: ObjectStore) -> None:
         store.put("k", b"0123456789")
@@ -271,6 +282,16 @@ class TestS3:
             for read in (store.get, lambda key: store.get_part(key, 0, 2**20)):
                 with pytest.raises(StoreError, match=r"/k: .*Connection broken"):
                     read("k")
+
+    def test_objects_that_are_written_together_wait_for_the_server_together(
+        self, server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, meeting = S3Store("b", endpoint_url=server.endpoint_url), Barrier(S3Store.parallel_requests)
+        monkeypatch.setattr(store, "put", lambda key, data: meeting.wait(10))
+        store.put_all({f"k{number}": b"" for number in range(2 * S3Store.parallel_requests)})
+        monkeypatch.undo()
+        with pytest.raises(StoreError, match=r"s3://b/k.*bucket does not exist"):
+            store.put_all({"k": b"", "l": b""})
 
     def test_a_prefix_keeps_stores_in_one_bucket_apart(self, server: S3Server) -> None:
         one, other = (S3Store(server.bucket, f"apart/{name}", server.endpoint_url) for name in ("a", "ab"))
