@@ -14,6 +14,7 @@ from app import counters, error_reports, tracing
 from app.broker.connection import tls_options
 from app.broker.publishing import get_publisher
 from app.broker.worker.install import broker_url, install
+from app.machine import touch_heartbeat
 from app.topology.queues import task_queues
 from app.topology.retry_policies import retry_policies
 from config.logs import configure
@@ -104,12 +105,7 @@ def _begin_beat(**_: Any) -> None:
 @signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]
 def _touch_heartbeat_file(sender: Any, **_: Any) -> None:
     # For health checks. A check by remote control would need an account that may control all workers.
-    file = get_settings().heartbeat_dir / sender.eventer.hostname
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:
-        log.warning("Heartbeat file %s not written: %s", file, error)
+    touch_heartbeat(get_settings().heartbeat_dir / sender.eventer.hostname)
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]

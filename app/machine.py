@@ -1,8 +1,9 @@
-"""What processes of one machine need: locks on files, files of one owner, a wait for a condition, the end of a log."""
+"""What processes of one machine need: locks on files, private files, waits for conditions, ends of logs, heartbeats."""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import tempfile
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.errors import ServicesError
+
+_log = logging.getLogger(__name__)
 
 
 def try_lock(file: IO[Any] | int) -> bool:
@@ -39,6 +42,15 @@ def tail(log: Path, lines: int = 12) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def touch_heartbeat(file: Path) -> None:
+    """Touch the file that a health check looks at; an error is logged only."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        _log.warning("Heartbeat file %s not written: %s", file, error)
 
 
 def write_private(path: Path, text: str) -> None:

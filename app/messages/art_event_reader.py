@@ -25,6 +25,7 @@ from app.coverart.event_table import CHANNEL, any_running, connect, forget_compl
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served_projects
 from app.errors import ArtNotServed, DatabaseFailed
+from app.machine import touch_heartbeat
 from app.redis_state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.logs import configure
@@ -98,7 +99,7 @@ class ArtEventReader:
                 count = 0 if paused else sum(each.publish_ready(connection) for each in self._archives)
                 if count:
                     _log.info("Events published as messages: %d", count)
-                self._touch_heartbeat()
+                touch_heartbeat(self._settings.heartbeat_dir / "eventreader")
                 self._status.touch()
                 goes_on = not paused and any(each.unfinished for each in self._archives)
                 # What follows from running events is ready when they end, and a pooler may keep the notification.
@@ -129,15 +130,6 @@ class ArtEventReader:
         """Declare the work queues, each once per connection: no worker may have been here before."""
         for exchange in self._exchanges if self._settings.declare_topology else ():
             self._publisher.declare(art_queues(exchange, self._settings))
-
-    def _touch_heartbeat(self) -> None:
-        """Touch the file that a health check looks at."""
-        file = self._settings.heartbeat_dir / "eventreader"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        except OSError as error:
-            _log.warning("Heartbeat file %s not written: %s", file, error)
 
     def _keep_house(self, connection: Connection) -> None:
         """Queue lost events again, and delete those that were completed long ago. An error is logged only."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 from pydantic import SecretStr
 
+from app.machine import touch_heartbeat
 from config.logs import MASK, formatter
 from config.settings import Settings
 
@@ -100,3 +102,13 @@ def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line_with_its
         "domain": "site.example",
         "crawl_id": "c1",
     }
+
+
+def test_a_heartbeat_is_a_file_and_one_that_cannot_be_written_is_a_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "new" / "worker@here"
+    touch_heartbeat(file)
+    assert file.exists()
+    touch_heartbeat(file / "below")
+    assert f"Heartbeat file {file / 'below'} not written: " in caplog.text
