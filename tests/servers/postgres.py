@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -152,16 +151,16 @@ def killable_postgres(primary: str = "") -> Iterator[KillablePostgres]:
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """Make a folder that the server's user owns; it is gone after the block."""
+    """Make a folder that the server's user owns; it is gone after the block, also if this process is killed."""
     # A root's own folder for temporary files may be closed to others, and the path of a socket has 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="perennial-postgres-", dir="/tmp"))
-    try:
+    # The kernel closes the pipe that it reads from. The server may write until it has ended, too.
+    command = ["sh", "-c", 'read -r _; until rm -rf "$0"; do sleep 1; done', str(folder)]
+    with subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, start_new_session=True):
         if os.geteuid() == 0:
             user = _other_user()
             os.chown(folder, user.pw_uid, user.pw_gid)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(command: Sequence[str]) -> None:
