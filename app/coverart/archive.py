@@ -293,9 +293,10 @@ class ArchiveResponse:
     def is_refusal(self) -> bool:
         """Whether the archive refused the request.
 
-        A 200 with a page or an error is a refusal, too: S3 may fail after it has begun to answer a copy.
+        A 200 with a page or an error is a refusal, too: S3 may fail after it has begun to answer a copy. The error
+        may be cut off. Any other body is a success, as for MusicBrainz's own indexers.
         """
-        return not self._response.ok or self._is_page or bool(self._code and "<Error>" in self._text)
+        return not self._response.ok or self._is_page or "<Error" in self._text
 
     @property
     def item_gone(self) -> bool:

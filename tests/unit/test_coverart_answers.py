@@ -109,6 +109,8 @@ def test_a_host_whose_domain_may_be_a_suffix_or_is_none_redirects_to_itself_alon
         (answer(200, "<!DOCTYPE html><h1>Hi</h1>", ""), ArchiveError, "200: <!DOCTYPE html><h1>Hi"),
         (s3(200, "InternalError", "Try again."), ArchiveError, "200: InternalError: Try again."),
         (s3(200, "SlowDown"), ArchiveUnavailable, "200: SlowDown"),
+        (answer(200, "  \n<Error><Code>InternalErr", "application/xml"), ArchiveError, "200: <Error><Code>InternalErr"),
+        (answer(200, '<Error xmlns="x"><Message>No.</Message></Error>', "application/xml"), ArchiveError, "200: No."),
         (answer(307, location="http://[/"), ArchiveError, "307: redirected to http://[/"),
         # XML is not expanded.
         (s3(500, "Bomb", "&e8;"), ArchiveError, "500: Bomb: &e8;"),
@@ -121,6 +123,11 @@ def test_each_refusal_of_the_archive_is_an_error_of_its_kind(
     error = ArchiveResponse(response).error("PUT /item")
     assert type(error) is kind
     assert str(error).startswith(f"PUT /item: {text}")
+
+
+def test_a_200_with_any_other_body_is_a_success() -> None:
+    for body in ("", "OK", "<CopyObjectResult><ETag>x</ETag></CopyObjectResult>", '{"success": true}'):
+        assert not ArchiveResponse(answer(200, body, "application/xml")).is_refusal
 
 
 def test_a_refusal_is_quoted_in_part_only_and_has_its_retry_after_also_in_another_process() -> None:
