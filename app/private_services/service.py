@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from app.machine import tail, wait_until
 #: Environment variable that names the folder of the services that a process belongs to.
 MARK = "PERENNIAL_SERVICES"
 
-#: Children of this process: kept so that they can be reaped, and so that Python does not warn of forgotten ones.
+#: Children of this process, so that they can be reaped.
 _children: list[subprocess.Popen[bytes]] = []
 
 
@@ -128,3 +129,10 @@ def running(directory: Path, programs: Collection[str]) -> list[int]:
 def reap() -> None:
     """Collect the children of this process that have ended."""
     _children[:] = [child for child in _children if child.poll() is None]
+
+
+@atexit.register
+def _leave() -> None:
+    """Let services outlive this process: Python would warn of each child that it has not seen end."""
+    for child in _children:
+        child.returncode = child.poll() or 0

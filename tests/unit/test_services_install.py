@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from app.errors import ServicesError
@@ -138,3 +139,21 @@ def test_if_programs_are_missing_and_cannot_be_installed_the_error_names_alterna
         ServicesError, match=r"rabbitmq-server and redis-server not found.*BROKER_URL.*docker compose up"
     ):
         up(Settings(data_dir=tmp_path / "data"))
+
+
+OUTLIVED = """
+import os, sys
+from pathlib import Path
+from app.private_services import service
+folder = Path(sys.argv[1])
+print(service.start(["sleep", "600"], directory=folder, env=os.environ, log=folder / "log").pid)
+"""
+
+
+def test_a_service_outlives_the_process_that_started_it_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", OUTLIVED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    started = psutil.Process(int(done.stdout))
+    assert started.name() == "sleep"
+    started.kill()
+    assert done.stderr == ""
