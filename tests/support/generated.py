@@ -18,7 +18,6 @@ from app.notifications.events import EVENTS, PublicEvent
 from app.topology.declare import all_queues
 from app.web.application import create_app
 from config.settings import ROOT, Settings
-from tests.support.flowcharts import art_flowchart, search_flowchart, site_flowchart
 from tests.support.setting_tables import sections, to_markdown
 
 FOLDERS = ("config", "tasks", "app")
@@ -80,9 +79,7 @@ def commands_page(text: str) -> str:
 
 
 def topology_page(text: str) -> str:
-    """Return the reference of the topology: the pictures in their order, then the queues."""
-    pictures = iter(topology_pictures())
-    text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: next(pictures), text, flags=re.DOTALL)
+    """Return the reference of the topology: the table of its queues."""
     rows: dict[str, list[str]] = {}
     for queue in all_queues(Settings()):
         # Delay queues differ in their duration only.
@@ -94,11 +91,6 @@ def topology_page(text: str) -> str:
             names.append(f"`{name}`")
     cells = ((", ".join(names), listed or "none") for listed, names in rows.items())
     return _with_table(text, "## Queues", ("Queue", "Arguments"), cells)
-
-
-def topology_pictures() -> list[str]:
-    """Return the flowcharts: the site, the search cluster, cover art."""
-    return [draw(Settings()) for draw in (site_flowchart, search_flowchart, art_flowchart)]
 
 
 def http_page(text: str) -> str:

@@ -20,12 +20,10 @@ from app.crawl.urls import parse_crawl_url, parse_message_domain
 from app.messages.envelopes import decode_envelope, route_of
 from app.processes.procfile import procfile
 from app.timers.timers import callback_of, timeout_of
-from app.topology.queues import orchestrator_queues, searcher_queue
-from app.topology.retry_policies import site_policy, subscriber_policy
+from app.topology.retry_policies import site_policy
 from app.web.monitoring import Metrics
 from config.routes import (
     HEARTBEAT,
-    ORCHESTRATOR,
     POLICY_OF_QUEUE,
     REGISTER_AGAIN,
     REQUEST_TYPES,
@@ -36,7 +34,6 @@ from config.routes import (
 from config.settings import ROOT, Settings
 from tests.support import generated
 from tests.support.documents import blocks, matches, metrics, pages, read, table
-from tests.support.flowcharts import search_flowchart, site_flowchart
 from tests.support.setting_tables import sections
 
 pytestmark = pytest.mark.unit
@@ -54,12 +51,12 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", generated.DOCUMENTS)
-def test_generated_tables_and_pictures_are_up_to_date(name: str) -> None:
+def test_generated_tables_are_up_to_date(name: str) -> None:
     text = read(name)
     assert generated.DOCUMENTS[name](text) == text, "`python -m tests.support.generated` writes it again"
 
 
-def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> None:
+def test_the_generated_parts_have_every_command_setting_and_folder() -> None:
     usages = [row[0].strip("`") for row in table(read("docs/reference/commands.md"), "## All commands")]
     rows = {re.sub(r" [^a-z-]*[A-Z].*", "", usage) for usage in usages}
     assert {"perennial dead replay", "perennial search", "perennial topology show"} <= rows
@@ -71,8 +68,6 @@ def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> 
     assert packages == {row[0] for row in table(read("ARCHITECTURE.md"), "## Where things are")}
     processes = [row[0] for row in table(read("ARCHITECTURE.md"), "## Processes")]
     assert re.findall("`(.*?)`", " ".join(processes)) == list(procfile())
-    pictures = blocks(read("docs/reference/topology.md"), "mermaid")
-    assert len(pictures) == len(generated.topology_pictures())
     page = read("docs/reference/http-api.md")
     assert {"`search`, `suggest`", "`search`"} < {row[1] for row in table(page, "## Parameters")}
 
@@ -100,26 +95,13 @@ def test_every_module_opens_with_one_line_about_its_content() -> None:
         assert not others or not others[0], path
 
 
-def test_the_picture_has_every_work_queue_with_its_process() -> None:
-    picture = site_flowchart(Settings())
-    for queue in POLICY_OF_QUEUE:
-        process = "packer" if queue == "site.pack" else "worker"
-        assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
-    assert re.search(
-        r'\[\["site\.delay\.ms"\]\] -\.->\|"after [^"]+"\| x_site{{"site<br>direct"}}$', picture, re.MULTILINE
-    )
-
-
-def test_the_picture_of_searching_has_each_of_its_queues_and_message_types() -> None:
-    picture = search_flowchart(Settings())
-    queues = [
-        *orchestrator_queues(Settings()),
-        *subscriber_policy(ORCHESTRATOR, Settings()).queues(),
-        searcher_queue("ID"),
-    ]
-    assert {f'[["{queue.name}"]]' for queue in queues} <= set(re.findall(r"\[\[\S+?\]\]", picture))
+def test_the_pictures_have_the_process_of_each_work_queue_and_every_type_of_message_of_the_search_cluster() -> None:
+    # What is declared is compared in test_topology_check.py.
+    site, search, _ = (each.text for each in blocks(read("docs/reference/topology.md"), "mermaid"))
+    consumers = {queue: "packer" if queue == "site.pack" else "worker" for queue in POLICY_OF_QUEUE}
+    assert dict(re.findall(r'\[\["(site\.\w+)"\]\] --> (\w+)$', site, re.MULTILINE)) == consumers
     types = {*(route.type for route in SUBSCRIPTIONS), HEARTBEAT, *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
-    assert types <= set(re.findall(r"\w+", picture))
+    assert types <= set(re.findall(r"\w+", search))
 
 
 def test_the_message_table_has_the_routes() -> None:

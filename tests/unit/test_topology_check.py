@@ -36,11 +36,16 @@ from app.topology.routing import lost_keys, routed_queues, ttl_loops
 from app.web.ops.filters import utc
 from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
-from tests.support.flowcharts import art_flowchart, search_flowchart, site_flowchart
+from tests.support.documents import blocks, read
 
 pytestmark = pytest.mark.unit
 
 OURS = declared_topology(all_queues(Settings()), [events_exchange])
+
+#: The flowcharts of the reference. `perennial topology check` finds nothing else on a broker, by its own tests.
+SITE_PICTURE, SEARCH_PICTURE, ART_PICTURE = (
+    each.text for each in blocks(read("docs/reference/topology.md"), "mermaid")
+)
 
 
 def without(topology: Topology, *names: str) -> Topology:
@@ -445,11 +450,8 @@ def test_the_time_of_a_message_that_its_producer_gave_in_milliseconds_is_unknown
     assert found is None or utc(found) == "2026-09-21 14:13:20 UTC"
 
 
-# The flowcharts of the reference. `perennial topology check` finds nothing else on a broker, by its own tests.
-
-
 def test_the_flowchart_of_the_site_is_what_the_code_declares() -> None:
-    text, found = site_flowchart(Settings()), subset(OURS, "site.")
+    text, found = SITE_PICTURE, subset(OURS, "site.")
     delays = {name for name in found.queues if ".delay." in name}
     waits = [int(found.queues[name].arguments["x-message-ttl"]) / 1_000 for name in delays]
     assert f"after {min(waits):g} to {max(waits):g} s, in {len(delays)} queues" in text
@@ -473,14 +475,17 @@ def test_the_flowchart_of_the_site_is_what_the_code_declares() -> None:
 def test_the_flowchart_of_cover_art_is_what_the_code_declares() -> None:
     work, policy = art_queues(COVER_ART.prefix, Settings()), art_policy(COVER_ART.prefix, Settings())
     declared = declared_topology([*policy.queues(), *work])
-    require_drawn(art_flowchart(Settings()), declared, {each.name for each in work})
+    require_drawn(ART_PICTURE, declared, {each.name for each in work})
+    assert f"after {Settings().art_retry_ms / 3_600_000:g} h" in ART_PICTURE
 
 
 def test_the_flowchart_of_searching_is_what_the_code_declares() -> None:
     searcher = searcher_queue("ID")
     declared = declared_topology([*all_queues(Settings()), searcher])
     found = subset(declared, "orchestrator", searcher.name)
-    require_drawn(search_flowchart(Settings()), found, {ORCHESTRATOR, REQUESTS, searcher.name})
+    require_drawn(SEARCH_PICTURE, found, {ORCHESTRATOR, REQUESTS, searcher.name})
+    [wait] = [each.arguments["x-message-ttl"] for name, each in found.queues.items() if name == "orchestrator.retry"]
+    assert f"after {wait / 1_000:g} s" in SEARCH_PICTURE
 
 
 def subset(found: Topology, *prefixes: str) -> Topology:
