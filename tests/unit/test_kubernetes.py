@@ -18,10 +18,16 @@ from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
 from app.processes.procfile import procfile
-from config.settings import Settings
-from tests.support.kubernetes import ART, BASE, FOLDER, SECRETS, SERVICES, written
+from config.settings import ROOT, Settings
 
 pytestmark = pytest.mark.unit
+
+FOLDER = ROOT / "docs/kubernetes"
+SERVICES: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yml").read_text())["services"]
+#: The processes of cover art.
+ART = {name for name in procfile() if "profiles" in SERVICES[name]}
+#: Where a pod has the secrets of its process, each in a file.
+SECRETS = "/run/secrets/perennial"
 
 #: The version of Kubernetes whose schemas the manifests are compared with.
 KUBERNETES = "1.31"
@@ -53,12 +59,25 @@ def container(workload: Manifest) -> Manifest:
 
 
 def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> None:
-    for path, text in written().items():
-        assert path.read_text() == text, "run python -m tests.support.kubernetes"
-    assert {**BASE, **ART}.keys() == procfile().keys()
     commands = {container(each)["name"]: container(each)["command"] for each in workloads() if each["kind"] != "Job"}
     assert commands == {name: shlex.split(command) for name, command in procfile().items()}
-    assert set(ART) == {name for name in procfile() if "profiles" in SERVICES[name]}
+    assert {container(each)["name"] for each in manifests("art") if each["kind"] == "Deployment"} == ART
+
+
+def test_grace_periods_health_checks_and_secrets_are_those_of_compose() -> None:
+    for each in workloads():
+        if each["kind"] == "Job":
+            continue
+        only = container(each)
+        service = SERVICES[only["name"]]
+        seconds = int(service["stop_grace_period"][:-1]) * {"s": 1, "m": 60}[service["stop_grace_period"][-1]]
+        assert each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == seconds, only["name"]
+        for probe in (only["readinessProbe"], only["livenessProbe"]):
+            check = ["sh", "-c", service["healthcheck"]["test"][1]]
+            assert "httpGet" in probe or probe["exec"]["command"] == check, only["name"]
+        required = {name for name, value in service["environment"].items() if re.search(r"\$\{\w+:\?", str(value))}
+        files = {"AWS_SHARED_CREDENTIALS_FILE" if name.startswith("AWS_") else f"{name}_FILE" for name in required}
+        assert files <= {variable["name"] for variable in only["env"]}, only["name"]
 
 
 def test_the_job_makes_what_the_services_of_compose_make_that_end() -> None:
