@@ -13,9 +13,6 @@ from tests.chaos.ledger import Effect
 from tests.chaos.system import StoreKind, System
 from tests.support.erlang import set_disk_limit, set_memory_limit
 
-#: What a fault does: the report summarises kills and hangs.
-FaultKind = Literal["none", "kill", "hang", "stop", "network", "resource", "data", "clock"]
-
 #: When a fault comes: when this share of the pages is fetched, or when a packer begins to build a pack.
 Moment = float | Literal["packing"]
 
@@ -50,7 +47,6 @@ class Fault:
     """
 
     name: str
-    kind: FaultKind
     target: str
     inject: Act
     heal: Act = _nothing
@@ -68,7 +64,6 @@ def _kill(process: str, *, instance: str = "", **fields: Any) -> Fault:
     """Return the fault that kills a process of the Procfile, which the keeper starts again at once."""
     return Fault(
         name=f"kill-{process}",
-        kind="kill",
         target=process,
         inject=lambda system, _: system.keeper.kill(instance or process),
         **fields,
@@ -79,7 +74,6 @@ def _terminate(process: str, **fields: Any) -> Fault:
     """Return the fault that stops a process warm: its running tasks end, and nothing is repeated."""
     return Fault(
         name=f"term-{process}",
-        kind="stop",
         target=process,
         inject=lambda system, _: system.keeper.terminate(process),
         repeats=NOTHING,
@@ -102,7 +96,6 @@ def _hang_service(name: str, service: str, **fields: Any) -> Fault:
     """Return the fault in which a service is there, its connections stay open, and it does nothing."""
     return Fault(
         name=name,
-        kind="hang",
         target=name.rpartition("-")[2],
         inject=lambda system, _: acts.signal_service(system, service, signal.SIGSTOP),
         heal=lambda system, _: acts.signal_service(system, service, signal.SIGCONT),
@@ -110,11 +103,10 @@ def _hang_service(name: str, service: str, **fields: Any) -> Fault:
     )
 
 
-def _trouble_redis(name: str, kind: FaultKind, trouble: Literal["lost", "refused"]) -> Fault:
+def _trouble_redis(name: str, trouble: Literal["lost", "refused"]) -> Fault:
     """Return the fault in which the proxy before Redis makes this trouble."""
     return Fault(
         name=name,
-        kind=kind,
         target="redis",
         inject=lambda system, _: system.trouble_redis(trouble),
         heal=lambda system, _: system.trouble_redis(""),
@@ -124,21 +116,20 @@ def _trouble_redis(name: str, kind: FaultKind, trouble: Literal["lost", "refused
 
 
 _ALL = (
-    Fault(name="calm", kind="none", target="", inject=_nothing, repeats=NOTHING, mixable=False),
+    Fault(name="calm", target="", inject=_nothing, repeats=NOTHING, mixable=False),
     # Kills. The services are started again after the given seconds, the processes at once.
     _kill("worker"),
-    Fault(name="kill-pool-process", kind="kill", target="worker", inject=acts.kill_pool_process),
+    Fault(name="kill-pool-process", target="worker", inject=acts.kill_pool_process),
     _kill("packer", repeats=ONLY_PACK, moments=PACKING),
     _kill("beat", repeats=NOTHING, moments=ANY_TIME),
     _kill("orchestrator", repeats=NOTHING, moments=ANY_TIME),
     _kill("searcher", instance="searcher.1", repeats=NOTHING, moments=ANY_TIME),
-    _kill_service("kill-rabbitmq", acts.RABBITMQ, kind="kill", moments=ANY_TIME, seconds=(0, 3)),
-    _kill_service("kill-redis", acts.REDIS, kind="kill", moments=ANY_TIME, seconds=(0, 3)),
-    _kill_service("away-redis", acts.REDIS, kind="stop", seconds=(20, 45), mixable=False),
+    _kill_service("kill-rabbitmq", acts.RABBITMQ, moments=ANY_TIME, seconds=(0, 3)),
+    _kill_service("kill-redis", acts.REDIS, moments=ANY_TIME, seconds=(0, 3)),
+    _kill_service("away-redis", acts.REDIS, seconds=(20, 45), mixable=False),
     # Everything at once, as by a power failure.
     Fault(
         name="power",
-        kind="kill",
         target="power",
         inject=lambda system, _: acts.cut_power(system),
         heal=lambda system, _: acts.restore_power(system),
@@ -149,7 +140,6 @@ _ALL = (
     # Hangs: the process is there, its connections stay open, and it does nothing.
     Fault(
         name="hang-worker",
-        kind="hang",
         target="worker",
         inject=lambda system, _: system.keeper.suspend("worker"),
         heal=lambda system, _: system.keeper.resume("worker"),
@@ -161,7 +151,6 @@ _ALL = (
     _terminate("packer", moments=PACKING),
     Fault(
         name="cut-broker",
-        kind="network",
         target="rabbitmq",
         inject=lambda system, _: system.wire.cut(reopen=False),
         heal=lambda system, _: system.wire.reopen(),
@@ -171,7 +160,6 @@ _ALL = (
     # The resolver gives up after two seconds. The fault comes first: kept connections need no names.
     Fault(
         name="slow-dns",
-        kind="network",
         target="dns",
         inject=lambda system, chance: acts.set_dns_delay(system, chance.choice((0.8, 5.0))),
         heal=lambda system, _: acts.set_dns_delay(system, 0.0),
@@ -184,7 +172,6 @@ _ALL = (
     ),
     Fault(
         name="alarm-memory",
-        kind="resource",
         target="rabbitmq",
         inject=lambda system, _: acts.raise_alarm(system, set_memory_limit, "1MB"),
         heal=lambda system, _: set_memory_limit(system.settings, "512MB"),
@@ -192,7 +179,6 @@ _ALL = (
     ),
     Fault(
         name="alarm-disk",
-        kind="resource",
         target="rabbitmq",
         inject=lambda system, _: acts.raise_alarm(system, set_disk_limit, "100000GB"),
         heal=lambda system, _: set_disk_limit(system.settings, "200MB"),
@@ -200,7 +186,6 @@ _ALL = (
     ),
     Fault(
         name="full-redis",
-        kind="resource",
         target="redis",
         inject=lambda system, _: system.limit_redis(1),
         heal=lambda system, _: system.limit_redis(0),
@@ -209,7 +194,6 @@ _ALL = (
     ),
     Fault(
         name="lost-redis",
-        kind="data",
         target="redis",
         inject=lambda system, _: acts.lose_redis(system),
         heal=lambda system, _: system.start_services(),
@@ -220,7 +204,6 @@ _ALL = (
     # As after a failover to a replica that is late. The crawl must last for longer than the ten seconds.
     Fault(
         name="set-back-redis",
-        kind="data",
         target="redis",
         inject=acts.set_redis_back,
         heal=lambda system, _: system.start_services(),
@@ -229,12 +212,11 @@ _ALL = (
         pages=250,
         mixable=False,
     ),
-    _trouble_redis("lost-replies", "network", "lost"),
-    _trouble_redis("refused-writes", "resource", "refused"),
+    _trouble_redis("lost-replies", "lost"),
+    _trouble_redis("refused-writes", "refused"),
     # The connections of all processes stay open, and they notice nothing.
     Fault(
         name="flush-redis",
-        kind="data",
         target="redis",
         inject=lambda system, _: system.flush_redis(),
         moments=UNTIL_PACKED,
@@ -243,7 +225,6 @@ _ALL = (
     # A page whose writing failed is fetched again.
     Fault(
         name="store-errors",
-        kind="resource",
         target="store",
         inject=lambda system, _: acts.set_store(system, failing=True),
         heal=lambda system, _: acts.set_store(system),
@@ -254,7 +235,6 @@ _ALL = (
     ),
     Fault(
         name="slow-store",
-        kind="resource",
         target="store",
         inject=lambda system, _: acts.set_store(system, delay=1.0),
         heal=lambda system, _: acts.set_store(system),
@@ -265,7 +245,6 @@ _ALL = (
     ),
     Fault(
         name="full-disk",
-        kind="resource",
         target="store",
         inject=lambda system, _: acts.fill_disk(system),
         heal=lambda system, _: acts.empty_disk(system),
@@ -277,7 +256,6 @@ _ALL = (
     ),
     Fault(
         name="moved-clock",
-        kind="clock",
         target="worker",
         inject=acts.move_clock,
         heal=lambda system, _: system.keeper.restart("worker"),
@@ -288,7 +266,6 @@ _ALL = (
     ),
     Fault(
         name="cluster-node",
-        kind="kill",
         target="rabbitmq",
         inject=acts.kill_node,
         heal=lambda system, _: acts.start_nodes(system),

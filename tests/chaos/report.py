@@ -1,15 +1,14 @@
-"""The report of a run: a table by kind of fault, the violations, and the verdict."""
+"""The report of a run: a table by fault, the violations, and the verdict."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Literal, get_args
 
 from rich.table import Table
 
-from tests.chaos.faults import FAULTS, FaultKind
 from tests.chaos.ledger import Column
 from tests.chaos.rounds import RoundResult
 
@@ -20,9 +19,6 @@ _SHOWN = 5
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 HEADER = ("fault", "rounds", "lost", "wrong", "early", "stuck", "duplicates", "recovery p50", "max", "verdict")
-
-#: Kinds of faults whose recovery is also summarised.
-SUMMARISED: Mapping[FaultKind, str] = {"kill": "all kills", "hang": "all hangs"}
 
 
 def verdict(results: Sequence[RoundResult]) -> Verdict:
@@ -40,13 +36,9 @@ def row(title: str, results: Sequence[RoundResult]) -> tuple[str, ...]:
 
 
 def rows(results: Sequence[RoundResult]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each row of the report, the summaries last."""
+    """Yield the cells of each row of the report."""
     for name in dict.fromkeys(result.plan.row for result in results):
         yield row(name, [each for each in results if each.plan.row == name])
-    for kind, title in SUMMARISED.items():
-        found = [each for each in results if each.plan.row in FAULTS and FAULTS[each.plan.row].kind == kind]
-        if found:
-            yield row(title, found)
 
 
 def table(results: Sequence[RoundResult]) -> Table:
