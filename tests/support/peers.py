@@ -40,9 +40,6 @@ class Peer:
         self._stop.set()
         self._thread.join(30)
 
-    def turn(self) -> None:
-        """Act without a request; called repeatedly in the peer's thread."""
-
     def _run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
             producer = Producer(channel)
@@ -70,7 +67,6 @@ class Peer:
                 while not self._stop.is_set():
                     with suppress(TimeoutError):
                         connection.drain_events(timeout=0.02)
-                    self.turn()
 
 
 @contextmanager
