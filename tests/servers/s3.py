@@ -1,4 +1,4 @@
-"""An S3-compatible server for tests: moto's, in its own process, on a free loopback port."""
+"""An S3-compatible server for tests: moto's, in its own process, on a free loopback port, or in a container."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -54,42 +53,39 @@ def s3_server() -> Iterator[S3Server]:
             process.wait(60)
 
 
-def one_at_a_time(respond: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `respond` for one request at a time: moto checks a condition, and others could write before it does."""
-    turn = threading.Lock()
-
-    @wraps(respond)
-    def respond_alone(server: Any, environ: dict[str, Any], *args: Any) -> Any:
-        if length := environ.get("CONTENT_LENGTH"):
-            # A client that hangs in its upload must not hold up others.
-            environ["wsgi.input"] = BytesIO(environ["wsgi.input"].read(int(length)))
-        with turn:
-            return respond(server, environ, *args)
-
-    return respond_alone
-
-
-def main() -> None:
-    """Serve until standard input closes, also when the test run is killed."""
+def main(host: str = "127.0.0.1", port: str = "0") -> None:
+    """Serve until standard input closes, also when the test run is killed; in a container until that is stopped."""
     import logging
 
     import boto3
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    DomainDispatcherApplication.__call__ = one_at_a_time(DomainDispatcherApplication.__call__)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    s3, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def respond(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"] == "/healthz":
+            start_response("200 OK", [])
+            return []
+        if length := environ.get("CONTENT_LENGTH"):
+            # A client that hangs in its upload must not hold up others.
+            environ["wsgi.input"] = BytesIO(environ["wsgi.input"].read(int(length)))
+        # One at a time: moto checks a condition, and others could write before it does.
+        with turn:
+            return s3(environ, start_response)
+
+    server = make_server(host, int(port), respond, threaded=True)
+    if port != "0":
+        server.serve_forever()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://{host}:{server.port}"
     os.environ.update(S3Server(endpoint).environment)
     boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=BUCKET)
-    sys.stdout.write(f"{endpoint}\n")
-    sys.stdout.flush()
+    print(endpoint, flush=True)
     sys.stdin.read()
-    server.stop()
+    server.shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
