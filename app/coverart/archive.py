@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote, urljoin
 
-import requests
 from pydantic import SecretStr
-from requests.auth import AuthBase
 from urllib3.util import parse_url
 
 from app.counters import ARCHIVE_ANSWERS, status_label
@@ -56,7 +54,7 @@ _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "Invalid
 Reporting = Callable[[str], AbstractContextManager[None]]
 
 
-def api_client(settings: Settings, *, follow_redirects: bool = False, auth: AuthBase | None = None) -> ApiClient:
+def api_client(settings: Settings, *, follow_redirects: bool = False) -> ApiClient:
     """Return a client for the archive or MusicBrainz's web service, with the time-out of the settings."""
     return ApiClient(
         user_agent=settings.user_agent,
@@ -64,7 +62,6 @@ def api_client(settings: Settings, *, follow_redirects: bool = False, auth: Auth
         follow_redirects=follow_redirects,
         # Every request may be sent twice: a job may run twice.
         keeps_connections=True,
-        auth=auth,
     )
 
 
@@ -72,21 +69,19 @@ def api_client(settings: Settings, *, follow_redirects: bool = False, auth: Auth
 class Archive:
     """Puts, copies and deletes objects. It has no state: threads and forks may share it.
 
-    `template` is a URL with `{bucket}` in its host or path, and `{file}`. `secrets` never appear in an error's text.
-    Every request runs in the context that `reporting` returns for its bucket.
+    `template` is a URL with `{bucket}` in its host or path, and `{file}`. `keys` are `access:secret`, of which neither
+    appears in an error's text. Every request runs in the context that `reporting` returns for its bucket.
     """
 
     template: str
     http: ApiClient
-    secrets: tuple[SecretStr, ...]
+    keys: SecretStr
     reporting: Reporting
 
     @classmethod
     def of(cls, settings: Settings, *, reporting: Reporting = lambda _: nullcontext()) -> Self:
         """Return the archive of the settings."""
-        keys = settings.archive_keys
-        secrets = tuple(map(SecretStr, keys.get_secret_value().split(":")))
-        return cls(settings.archive_url, api_client(settings, auth=LowAuth(keys)), secrets, reporting)
+        return cls(settings.archive_url, api_client(settings), settings.archive_keys, reporting)
 
     def put(
         self, project: Project, bucket: str, file: str, body: bytes, *, content_type: str, keep_old: bool = False
@@ -121,6 +116,9 @@ class Archive:
         Raises the error of a refusal.
         """
         first = url = self.template.replace("{bucket}", bucket).replace("{file}", file)
+        keys = self.keys.get_secret_value()
+        # The settings accept no key that a header cannot contain.
+        headers = {"authorization": f"LOW {keys}", **headers}
         with self.reporting(bucket):
             for _ in range(_MAX_REDIRECTS):
                 response = _send(self.http, method, url, headers=headers, body=body)
@@ -134,7 +132,7 @@ class Archive:
                 return True
             if method != "PUT" and answer.item_gone:
                 return False
-            raise answer.error(f"{method} {first}", secrets=self.secrets)
+            raise answer.error(f"{method} {first}", secrets=keys.split(":"))
 
     def redirect_target(self, url: str, location: str) -> str | None:
         """Return where a redirect of `url` leads if that is a host of the archive, which may get the keys; else None.
@@ -154,17 +152,6 @@ class Archive:
         is_name = domain.rpartition(".")[2].isalpha() and domain.count(".") >= 2
         is_own = other.netloc in (own.netloc, parse_url(url).netloc)
         return target if is_own or (is_name and other.netloc.endswith(f".{domain}")) else None
-
-
-class LowAuth(AuthBase):
-    """Adds `Authorization: LOW access:secret` to a request. The settings accept no key that a header cannot contain."""
-
-    def __init__(self, keys: SecretStr) -> None:
-        self._keys = keys
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["authorization"] = f"LOW {self._keys.get_secret_value()}"
-        return request
 
 
 def _new_bucket(project: Project) -> dict[str, str]:
@@ -260,9 +247,9 @@ def _send(
     return response
 
 
-def masked(text: str, secrets: Iterable[SecretStr]) -> str:
+def masked(text: str, secrets: Iterable[str]) -> str:
     """Return a server's text without the secrets that it may quote, also as HTML, JSON or part of a URL."""
-    for secret in filter(None, (key.get_secret_value() for key in secrets)):
+    for secret in filter(None, secrets):
         for form in (secret, html.escape(secret), json.dumps(secret)[1:-1], quote(secret, safe="")):
             text = text.replace(form, "********")
     return text
@@ -303,7 +290,7 @@ class ArchiveResponse:
         """Whether the item or the object does not exist."""
         return self._not_found or _ITEM_GONE in self._words
 
-    def error(self, request: str, *, secrets: Iterable[SecretStr] = ()) -> ArchiveError:
+    def error(self, request: str, *, secrets: Iterable[str] = ()) -> ArchiveError:
         """Return the error to raise, with `secrets` masked: a server may quote them."""
         status, retry_after = self._response.status, self._response.retry_after(cap=MAX_RETRY_AFTER)
         if location := self._response.headers.get("location"):

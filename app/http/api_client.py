@@ -17,7 +17,6 @@ from urllib.parse import urljoin
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from requests.auth import AuthBase
 
 from app.errors import FetchError, ForbiddenAddress
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
@@ -57,9 +56,8 @@ class ApiClient:
     #: Bytes of a body; a longer one is an error, since nothing can be concluded from a part.
     max_body_bytes: int = 16_000_000
     keeps_connections: bool = False
-    #: Whether GET and HEAD follow redirects. Never with `auth`, which would go to any server that a redirect names.
+    #: Whether GET and HEAD follow redirects, to any server and with the same headers: none of them may be secret.
     follow_redirects: bool = False
-    auth: AuthBase | None = field(default=None, repr=False)
     policy: AddressPolicy = field(default=ANY_ADDRESS, repr=False)
 
     def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Response:
@@ -68,7 +66,7 @@ class ApiClient:
         Raises ConnectionFailed when no connection was made, ResponseTimeout and ForbiddenAddress. Raises FetchError
         when the connection broke later, or the response is invalid, too long, or in a content coding.
         """
-        follow = self.follow_redirects and self.auth is None and method in ("GET", "HEAD")
+        follow = self.follow_redirects and method in ("GET", "HEAD")
         with (
             nullcontext(_kept_session(os.getpid(), self.policy))
             if self.keeps_connections
@@ -96,7 +94,6 @@ class ApiClient:
                     url,
                     headers={"User-Agent": self.user_agent, **headers},
                     data=body,
-                    auth=self.auth,
                     timeout=(self.connect_timeout, self.response_timeout),
                     allow_redirects=False,
                     stream=True,
