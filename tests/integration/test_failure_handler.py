@@ -95,7 +95,7 @@ def test_a_replay_that_is_postponed_has_no_outcome_and_one_that_crashed_its_work
     came = replace(delivery("mail"), headers={**REPLAYED, OUTCOME_TO: "outcomes"})
     handler.postpone(UnackedMessage(came, lambda: True, lambda *_: None), "shop.sell", Postpone(0.1, "closed"))
     crashed = replace(came, headers={**came.headers, DELIVERIES: POLICY.delivery_limit})
-    assert not handler.may_run(UnackedMessage(crashed, lambda: True, lambda *_: None), "shop.sell")
+    assert handler.end_at_delivery_limit(UnackedMessage(crashed, lambda: True, lambda *_: None), "shop.sell")
     [report] = broker.take("outcomes")
     text = "its earlier deliveries crashed workers"
     assert json.loads(report.body) == {"outcome": "dead-lettered", "text": text, "of": "1d6a"}
@@ -274,7 +274,7 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_a
     handler.postpone(unacked(first), "shop.send", Postpone(0.1, "not yet", code="host-busy"))
     handler.postpone(unacked(first), "shop.send", Postpone(float("nan"), "never"))
     broker.take("shop.dead")
-    assert not handler.may_run(unacked(crashed), "shop.send")
+    assert handler.end_at_delivery_limit(unacked(crashed), "shop.send")
     [letter] = broker.take("shop.dead")
     assert [letter.headers[name] for name in (REASON, TASK, WORKER)] == ["delivery-limit", "shop.send", "w"]
     handler.set_aside(unacked(first), deliveries=1)

@@ -108,7 +108,7 @@ class _Killer:
     def lie_in_wait(self) -> None:
         """Wrap what sends, what receives a confirm, and where a failure is noticed."""
         before_operations(self._before, settled=self._end)
-        for name in ("fail", "postpone", "may_run"):
+        for name in ("fail", "postpone", "end_at_delivery_limit"):
             setattr(FailureHandler, name, self._arming(getattr(FailureHandler, name)))
 
     def _arming(self, act: Callable[..., Any]) -> Callable[..., Any]:

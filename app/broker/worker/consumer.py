@@ -92,7 +92,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         #: Where a pool of processes has an event loop.
         self._dispatcher: Dispatcher | None = None
         self._isolation = Isolation(self._start, self.timer.call_after)
-        self.on_task_request: OnTask = lambda request: self._isolation.offer(request) if request.may_run() else None
+        self.on_task_request: OnTask = self._offer
         policies = (retries.policies.policy_for(name) for name in self.app.amqp.queues.consume_from)
         self._retry_queues = [queue for policy in policies if policy.rejects for queue in policy.queues()]
         if self._retry_queues:
@@ -293,6 +293,11 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         unacked = UnackedMessage(delivery, partial(is_held, message), done)
         self._failures.set_aside(unacked, deliveries=unacknowledged(delivery) + 1)
         return True
+
+    def _offer(self, request: Any) -> None:
+        """Run a message now or later, unless it is at its delivery limit."""
+        if not request.end_at_delivery_limit():
+            self._isolation.offer(request)
 
     def _start(self, request: Any) -> None:
         try:

@@ -166,19 +166,22 @@ class FailureHandler:
             decision = replace(decision, headers={**decision.headers, DELIVERIES: deliveries})
         self._begin(decision, unacked)
 
-    def may_run(self, unacked: UnackedMessage, task: str) -> bool:
-        """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
+    def end_at_delivery_limit(self, unacked: UnackedMessage, task: str) -> bool:
+        """End a message whose deliveries crashed as many workers as its policy allows; return whether it was ended.
+
+        The policy's decision is carried out, then `done` is called. Any other message is left to run.
+        """
         delivery = unacked.delivery
         policy = self.policies.policy_for(delivery.queue)
         decision = policy.decide_before_run(delivery, task=task, worker=self._worker)
         if decision is None:
-            return True
+            return False
         text = "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers"
         logger.error(text, task, delivery.queue, extra=unacked.context)
         self._begin(
             decision, self._reporting(unacked, task, "delivery-limit", "its earlier deliveries crashed workers")
         )
-        return False
+        return True
 
     def report_outcome(self, task: str, delivery: Delivery, outcome: str, *, reason: str = "", text: str = "") -> None:
         """Report the outcome of a run to the application, and that of a replay to the queue that the replay named.

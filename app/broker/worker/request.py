@@ -59,16 +59,19 @@ class Request(RevocableRequest):
         if REQUEUED in self.request_dict:
             self.request_dict["delivery_info"]["redelivered"] = True
 
-    def may_run(self) -> bool:
-        """Return whether the policy lets the task run; if not, the message is dead-lettered."""
+    def end_at_delivery_limit(self) -> bool:
+        """End the message if its deliveries crashed as many workers as its policy allows; return whether it was ended.
+
+        Then it is dead-lettered, and must not run.
+        """
         error = WorkerLostError("earlier deliveries of this message crashed their workers")
         end = RunEnd(None, f"WorkerLostError: {error}", "", error)
+        # Its acknowledgement must not pass for a success.
         self._ended = True
-        if self._failures.may_run(self._unacked(partial(self._finish, end)), self.type):
-            self._ended = False
-            return True
-        state.task_ready(self)
-        return False
+        self._ended = self._failures.end_at_delivery_limit(self._unacked(partial(self._finish, end)), self.type)
+        if self._ended:
+            state.task_ready(self)
+        return self._ended
 
     @property
     def is_suspect(self) -> bool:
