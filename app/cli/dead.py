@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import click
 import typer
@@ -22,6 +22,7 @@ from app.broker.dead_letters import (
     LetterSummary,
     ReplayChanges,
     ReplayOptions,
+    ids_by_set,
     read_export,
     to_record,
 )
@@ -47,6 +48,8 @@ from app.operations.letters import (
     tidy_dead_sets,
 )
 from config.settings import get_settings
+
+_Letter = TypeVar("_Letter", bound=LetterSummary)
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
@@ -201,7 +204,7 @@ def export(
     path: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")] = None,
 ) -> None:
     """Print dead letters as JSON lines for `restore`. They stay in the dead set."""
-    letters = _sets(filters).iter_chosen(_chosen_by(filters, idents, every=not idents))
+    letters = _of_group(filters, _sets(filters).iter_chosen(_chosen_by(filters, idents, every=not idents)))
     lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(letters, limit))
     if path is None:
         for line in lines:
@@ -345,25 +348,33 @@ def _subject(filters: LetterQuery, idents: Sequence[str] | None) -> str:
 def _chosen(
     filters: LetterQuery, idents: list[str] | None, limit: int | None, *, every: bool, dry_run: bool, as_json: bool
 ) -> dict[str, list[str]]:
-    """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit.
-
-    Raises ResourceNotFound where a group has none of them: a mistyped key must not look as if all were done.
-    """
-    chosen, sets = _chosen_by(filters, idents, every=every), _sets(filters)
+    """Return the ids of the chosen letters by dead set; for a dry run print the letters and exit."""
+    chosen = _chosen_by(filters, idents, every=every)
+    found = islice(_of_group(filters, _sets(filters).iter_chosen_summaries(chosen)), limit)
     if not dry_run:
-        ids = sets.choose(chosen, limit=limit)
-        if filters.group and not ids:
-            others = ", or not with the other filters" if filters.given().keys() > {"group"} else ""
-            raise ResourceNotFound(
-                f"no dead letter has the group {filters.group}{others}; `perennial dead list --groups` lists the keys"
-            )
-        return ids
-    letters = list(islice(sets.iter_chosen_summaries(chosen), limit))
+        return ids_by_set(found)
+    letters = list(found)
     if sys.stdout.isatty() and not as_json:
         output.print_table(letters[: output.SCREENFUL], empty="No letter is chosen.", total=len(letters))
     else:
         output.print_letters(letters, as_json=as_json)
     raise typer.Exit
+
+
+def _of_group(filters: LetterQuery, found: Iterable[_Letter]) -> Iterator[_Letter]:
+    """Yield the letters that were found.
+
+    Raises ResourceNotFound where a group has none of them: a mistyped key must not look as if all were done.
+    """
+    is_empty = True
+    for letter in found:
+        is_empty = False
+        yield letter
+    if is_empty and filters.group:
+        others = ", or not with the other filters" if filters.given().keys() > {"group"} else ""
+        raise ResourceNotFound(
+            f"no dead letter has the group {filters.group}{others}; `perennial dead list --groups` lists the keys"
+        )
 
 
 def _carry_out(

@@ -103,9 +103,9 @@ def test_dead_letters_are_listed_shown_grouped_and_filtered(
     ]
     assert len(json.loads(perennial(environment, "list", "--group", group_letters[0]["group"], "--json"))) == 60
 
-    for act in ("replay", "drop"):
-        refused = perennial(environment, act, "--group", "0badkey", exit_status=1)
-        assert "no dead letter has the group 0badkey" in refused
+    for act in (["replay"], ["replay", "--dry-run"], ["drop"], ["drop", "--dry-run"], ["export"]):
+        refused = perennial(environment, *act, "--group", "0badkey", exit_status=1)
+        assert "no dead letter has the group 0badkey" in refused, act
 
     page = perennial(environment, "show", rows[0][0][:8]).splitlines()
     assert page[0] == f"id:              {rows[0][0]}"

@@ -298,10 +298,10 @@ def test_chosen_letters_leave_and_the_others_keep_their_order(
 ) -> None:
     ids = dead_letter(publisher, [failed_delivery(number) for number in range(100)])
     chosen = set(ids[3:100:7])
-    result = dead.replay(dead.choose(lambda letter: letter.id in chosen, limit=12))
-    assert result.done == ids[3:100:7][:12]
+    result = dead.replay(lambda letter: letter.id in chosen)
+    assert result.done == ids[3:100:7]
     assert [letter.id for letter in dead.letters()] == [each for each in ids if each not in result.done]
-    assert bodies(broker.take("mail")) == [str(number) for number in range(3, 100, 7)][:12]
+    assert bodies(broker.take("mail")) == [str(number) for number in range(3, 100, 7)]
     lines = audited(tmp_path)
     assert [line["id"] for line in lines] == result.done
     assert {(line["act"], line["set"], line["queue"], line["budget"], line["outcome"]) for line in lines} == {

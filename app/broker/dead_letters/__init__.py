@@ -14,4 +14,5 @@ from .replay import ReplayOptions as ReplayOptions
 from .sets import Chosen as Chosen
 from .sets import DeadSets as DeadSets
 from .sets import IdsBySet as IdsBySet
+from .sets import ids_by_set as ids_by_set
 from .shards import OnWarning as OnWarning

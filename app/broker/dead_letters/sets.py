@@ -152,7 +152,7 @@ class DeadSets:
         """Return the letters with these ids or beginnings of ids. Raises InvalidMessage if one is not unique."""
         found = self._find_summaries(prefixes)
         whole: dict[str, DeadLetter] = {letter.id: letter for letter in found if isinstance(letter, DeadLetter)}
-        for name, ids in _by_set(letter for letter in found if letter.id not in whole).items():
+        for name, ids in ids_by_set(letter for letter in found if letter.id not in whole).items():
             with self._opened(name) as dead_set:
                 whole |= {letter.id: letter for letter in dead_set.read(ids)}
         if missing := [letter.id for letter in found if letter.id not in whole]:
@@ -167,9 +167,9 @@ class DeadSets:
         """Return what lists need of the letters of a condition or of ids. Raises InvalidMessage as `find` does."""
         return self.iter_summaries(chosen) if callable(chosen) else iter(self._find_summaries(chosen))
 
-    def choose(self, chosen: Chosen, *, limit: int | None = None) -> dict[str, list[str]]:
-        """Return the ids of chosen letters by dead set, at most `limit` in all. Raises as `find` does."""
-        return _by_set(islice(self.iter_chosen_summaries(chosen), limit))
+    def choose(self, chosen: Chosen) -> dict[str, list[str]]:
+        """Return the ids of chosen letters by dead set. Raises as `find` does."""
+        return ids_by_set(self.iter_chosen_summaries(chosen))
 
     def is_in_doubt(self, letter: LetterSummary) -> bool:
         """Return whether an interrupted replay may have sent a letter. Raises what the notes raise."""
@@ -247,7 +247,7 @@ class DeadSets:
         self._audit.require_writable()
         exported, restored = list(letters), []
         present: dict[str, set[str]] = {}
-        for name in _by_set(exported):
+        for name in ids_by_set(exported):
             with self.only(name)._opened(name) as dead_set:
                 if (depth := dead_set.lease.depth()) > MAX_READ:
                     raise InvalidMessage(
@@ -332,9 +332,9 @@ class DeadSets:
     def _in_each_set(
         self, operate: Callable[..., ActResult], chosen: Chosen | IdsBySet, on_progress: OnProgress
     ) -> ActResult:
-        ids_by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen)
+        by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen)
         result = ActResult()
-        for name, ids in ids_by_set.items():
+        for name, ids in by_set.items():
             done_before = len(result.done)
 
             def add_progress(count: int, done_before: int = done_before) -> None:
@@ -363,7 +363,7 @@ class DeadSets:
         return queue
 
 
-def _by_set(letters: Iterable[LetterSummary]) -> dict[str, list[str]]:
+def ids_by_set(letters: Iterable[LetterSummary]) -> dict[str, list[str]]:
     """Return the ids of letters by dead set."""
     ids: dict[str, list[str]] = {}
     for letter in letters:
