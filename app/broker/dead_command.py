@@ -12,7 +12,7 @@ import click
 from .dead_letters import ActResult, DeadSets, ReplayOptions, read_export
 from .dead_letters.exports import readable
 from .dead_letters.letters import EVERYTHING, LetterFilter
-from .errors import ApplicationError
+from .errors import ApplicationError, InvalidMessage
 from .worker.install import dead_sets
 
 
@@ -78,7 +78,7 @@ _all = click.option("--all", "every", is_flag=True, help="Every dead letter.")
 def replay(sets: DeadSets, idents: tuple[str, ...], group: str, every: bool, budget: Any, canary: float | None) -> None:
     """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
     options = ReplayOptions(budget=budget, canary=canary)
-    _exit_with(sets.replay(_chosen(idents, group, every), options), "replayed")
+    _exit_with(sets.replay(_chosen(sets, idents, group, every), options), "replayed")
 
 
 @dead.command()
@@ -89,7 +89,7 @@ def replay(sets: DeadSets, idents: tuple[str, ...], group: str, every: bool, bud
 @click.pass_obj
 def drop(sets: DeadSets, idents: tuple[str, ...], group: str, every: bool, export: Path) -> None:
     """Append dead letters to a file, then remove them from the dead set."""
-    _exit_with(sets.drop(_chosen(idents, group, every), export), "dropped")
+    _exit_with(sets.drop(_chosen(sets, idents, group, every), export), "dropped")
 
 
 @dead.command()
@@ -100,11 +100,19 @@ def restore(sets: DeadSets, file: Path) -> None:
     click.echo(f"{len(sets.restore(read_export(file)))} restored")
 
 
-def _chosen(idents: tuple[str, ...], group: str, every: bool) -> Any:
-    """Return what an operation is for; raises a usage error unless exactly one way of choosing is used."""
+def _chosen(sets: DeadSets, idents: tuple[str, ...], group: str, every: bool) -> Any:
+    """Return what an operation is for.
+
+    Raises a usage error unless exactly one way of choosing is used, and InvalidMessage for the key of no letter.
+    """
     if bool(idents) + bool(group) + every != 1:
         raise click.UsageError("give ids, --group KEY or --all")
-    return list(idents) or (LetterFilter(group=group) if group else EVERYTHING)
+    if not group:
+        return list(idents) or EVERYTHING
+    ids = sets.choose(LetterFilter(group=group))
+    if not ids:
+        raise InvalidMessage(f"no dead letter has the group {group}; `dead list --groups` lists the keys")
+    return ids
 
 
 def _exit_with(result: ActResult, verb: str) -> NoReturn:

@@ -580,6 +580,7 @@ def test_letters_are_shown_dropped_and_restored_by_id_and_cause(
     assert run("list").count("\n") == 3
     assert "matches none of the dead letters" in run("show", "none", exit_code=1)
     assert "give ids, --group KEY or --all" in run("replay", exit_code=2)
+    assert "no dead letter has the group 0badkey" in run("replay", "--group", "0badkey", exit_code=1)
 
 
 @pytest.mark.slow
