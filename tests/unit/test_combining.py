@@ -41,17 +41,11 @@ def replies(combiner: Combiner[int, int], service: Service, numbers: Sequence[in
         return [each.exception() or each.result() for each in [first, *others]]
 
 
-def test_calls_that_come_while_one_waits_are_made_together() -> None:
+def test_calls_that_come_while_one_waits_are_made_together_and_an_error_is_that_of_its_call_alone() -> None:
     service = Service()
-    assert replies(Combiner(service.double), service, range(1, 9)) == [2 * number for number in range(1, 9)]
+    first, second, *others = replies(Combiner(service.double), service, [1, -2, *range(3, 9)])
+    assert (first, type(second), others) == (2, ValueError, [2 * number for number in range(3, 9)])
     assert [len(group) for group in service.groups] == [1, 7]
-
-
-def test_an_error_is_that_of_its_call_alone() -> None:
-    service = Service()
-    _, second, third = replies(Combiner(service.double), service, [1, -2, 3])
-    assert {type(second), type(third)} == {ValueError, int}
-    assert third == 6
 
 
 def test_what_the_service_raises_is_the_error_of_all_that_were_made_together() -> None:
@@ -60,13 +54,6 @@ def test_what_the_service_raises_is_the_error_of_all_that_were_made_together() -
     assert first == 2
     assert [type(each) for each in others] == [ConnectionError, ConnectionError]
     assert Combiner(service.double)(4) == 8
-
-
-def test_a_call_alone_is_made_at_once() -> None:
-    service = Service()
-    service.released.set()
-    assert [Combiner(service.double)(number) for number in (1, 2)] == [2, 4]
-    assert service.groups == [[1], [2]]
 
 
 def test_a_call_whose_wait_is_interrupted_is_not_made() -> None:

@@ -154,8 +154,8 @@ def test_an_export_holds_values_that_json_cannot() -> None:
     assert again.headers["raw"] == b"\x00\xff"
 
 
-@pytest.mark.parametrize("record", [7, [], {}, {"id": "a"}, {"body": 3}])
-def test_an_invalid_record_is_an_error_that_shows_it(record: Any) -> None:
+@pytest.mark.parametrize("record", [7, [], {}, {"id": "a"}])
+def test_an_invalid_record_is_an_error(record: Any) -> None:
     with pytest.raises(InvalidMessage, match="invalid export of a dead letter"):
         from_record(record)
 
@@ -163,6 +163,7 @@ def test_an_invalid_record_is_an_error_that_shows_it(record: Any) -> None:
 @pytest.mark.parametrize(
     "edited",
     [
+        {"body": 3},
         {"set": []},
         {"routing_key": 5},
         {"routing_key": "x" * 300},
@@ -397,12 +398,9 @@ def test_json_that_only_some_versions_of_python_can_read_is_refused_by_each(leve
             read_json(opening * levels + "1" + closing * levels)
 
 
-def test_brackets_in_a_text_are_no_levels() -> None:
+def test_neither_brackets_in_a_text_nor_a_wide_body_are_levels() -> None:
     assert read_json(b'"' + b"[" * 500 + b'"') == "[" * 500
-
-
-def test_a_wide_body_is_not_deep() -> None:
-    require_shallow([[{}] * 300] * 300)
+    assert read_json(json.dumps([[{}] * 300] * 300)) == [[{}] * 300] * 300
 
 
 def test_the_command_of_celery_lists_no_more_groups_than_wanted() -> None:

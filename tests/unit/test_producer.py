@@ -66,22 +66,18 @@ def test_a_message_of_another_policy_carries_no_budget_and_refuses_one(policy: A
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"retry_timeout_ms": 2**31, "retry_max": 1}, "RabbitMQ waits 2147483647 ms"),
         ({"retry_timeout_ms": 1_000, "retry_max": 23}, r"1000 \* 2\^22 ms"),
-        ({"retry_max": 10**9}, "retry-max 1000000000"),
         ({"retry_timeout_ms": 0}, "retry-timeout-ms 0: expected"),
         ({"retry_timeout_ms": "5"}, "retry-timeout-ms '5': expected"),
+        ({"retry_timeout_ms": 1.5}, "retry-timeout-ms 1.5: expected"),
         ({"retry_max": -1}, "retry-max -1: expected"),
         ({"retry_max": True}, "retry-max True: expected"),
         ({"retry_max": 1, "queue": "labels"}, "policy is fixed_ttl"),
     ],
 )
-@pytest.mark.parametrize("confirm", [True, False])
-def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(
-    task: Any, confirm: bool, options: dict[str, Any], says: str
-) -> None:
+def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(task: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidMessage, match=says):
-        task.apply_async(confirm=confirm, **options)
+        task.apply_async(**options)
 
 
 @pytest.mark.parametrize("when", [{"countdown": 3}, {"eta": datetime(2030, 1, 1)}])
