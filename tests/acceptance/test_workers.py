@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,29 +12,15 @@ import pytest
 from kombu import Connection
 
 from app.private_services import Urls
-from config.settings import ROOT, Settings
+from config.settings import Settings
 from tests.support import shop
 from tests.support.broker import Broker
-from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.corner import own_vhost
 from tests.support.shop_worker import post, runs, shop_worker
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, start, worker
+from tests.support.worker import Worker, start
 
 pytestmark = pytest.mark.acceptance
-
-UNKEPT = """
-from celery import Celery
-from kombu import Queue
-from app.broker.worker.install import install
-from app.broker.policies.base import RetryPolicies
-from app.broker.policies.x_death import XDeath
-
-orders = XDeath("orders")
-policies = RetryPolicies({"orders": orders}, default=orders)
-app = Celery("mine", broker="amqp://127.0.0.1:1//")
-app.conf.task_queues = [*policies.work_queues(), Queue("mail")]
-install(app, policies)
-"""
 
 
 def test_few_messages_completed_behind_a_long_one_come_back_when_the_worker_is_killed(
@@ -104,25 +87,6 @@ def test_a_worker_serves_all_queues_but_one_that_another_program_consumes_alone_
                 running.leave()
         eventually(lambda: broker.consumers("mail") == 0, "the broker has noticed")
         assert broker.depth("mail") == 0, "a worker that stops has acknowledged all that it completed"
-
-
-def test_a_worker_serves_all_queues_but_one_with_other_arguments_and_that_one_after_it_was_deleted(
-    services: Urls, redis_url: str, tmp_path: Path
-) -> None:
-    with own_vhost(services) as url:
-        broker = Broker(url)
-        with Connection(url) as connection, connection.channel() as channel:
-            channel.queue_declare("site.index", durable=True, auto_delete=False)
-            # A tick is worthless when it is late, so its queue is replaced by the worker itself.
-            channel.queue_declare("site.tick", durable=True, auto_delete=False)
-            environment = environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url))
-            with worker(environment, tmp_path / "worker.log") as running:
-                assert "perennial topology check` names the remedy" in running.log
-                assert re.search(r"Queue site.index refused, .* next attempt in .* inequivalent arg", running.log)
-                assert [broker.consumers(name) for name in ("site.index", "site.crawl", "site.tick")] == [0, 1, 1]
-                channel.queue_delete("site.index")
-                eventually(lambda: "Queue site.index declared" in running.log, "it is declared again", seconds=60)
-                eventually(lambda: broker.consumers("site.index") == 1, "it is served")
 
 
 def test_a_message_of_celerys_protocol_1_runs_and_spends_the_same_budget(services: Urls, tmp_path: Path) -> None:
@@ -202,14 +166,3 @@ def test_a_message_that_kills_its_workers_is_dead_lettered_and_its_neighbours_ar
         [dead] = broker.take(dead_set)
     assert (dead.headers["id"], dead.headers["perennial-reason"]) == ("killer", "delivery-limit")
     assert runs(killer) == 3
-
-
-def test_a_worker_does_not_start_with_a_queue_whose_rejected_messages_the_broker_drops(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(UNKEPT)
-    command = [sys.executable, "-m", "celery", "-A", "mine", "worker", "--queues=mail", "--pool=solo"]
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode != 0
-    assert "queue mail: its policy x_death rejects" in done.stderr

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery import Task as CeleryTask
+from kombu import Queue
 
 from app.broker.errors import WorkerMisconfigured
 from app.broker.policies.base import RetryPolicies
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.worker.consumer import require_retrying_tasks
+from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 from config.settings import ROOT
 
@@ -48,19 +49,21 @@ def nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "queue", "why"),
     [
-        ({"base": CeleryTask}, "its base Task is not app.broker.worker.task.Task"),
-        ({"acks_late": False}, "acks_late is off"),
+        ({"base": CeleryTask}, "orders", "task mine.post: its base Task is not app.broker.worker.task.Task"),
+        ({"acks_late": False}, "orders", "task mine.post: acks_late is off"),
+        ({}, "mail", "queue mail: its policy x_death rejects"),
     ],
 )
-def test_a_task_whose_failures_would_be_lost_is_refused(options: dict[str, Any], why: str) -> None:
-    app = Celery("post", set_as_current=False)
-    install(app, RetryPolicies({"mail": MAIL}, default=MAIL))
+def test_a_worker_that_would_lose_messages_does_not_start(options: dict[str, Any], queue: str, why: str) -> None:
+    app, orders = Celery("post", broker="amqp://127.0.0.1:1//", set_as_current=False), XDeath("orders")
+    app.conf.task_queues = [orders.work_queue("orders"), Queue("mail")]
+    install(app, orders)
     # Not shared: Celery would give the task of one test to the application of the next.
     app.task(name="mine.post", shared=False, **options)(nothing)
-    with pytest.raises(WorkerMisconfigured, match=f"task mine.post: {why}"):
-        require_retrying_tasks({"mine.post": app.tasks["mine.post"]})
+    with pytest.raises(WorkerMisconfigured, match=why):
+        app.WorkController(pool="solo", queues=[queue])
 
 
 def test_a_worker_imports_no_library_that_only_some_queues_need_and_its_pool_seldom_looks_for_garbage() -> None:
