@@ -54,8 +54,9 @@ def s3() -> Iterator[S3Server]:
 @pytest.fixture
 def broker_url(services: Urls, request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield the AMQP URL of a vhost, private to this test, with the topology for a test that has it declared."""
-    is_declared = not {"process", "declared"}.isdisjoint(request.fixturenames)
-    with request.getfixturevalue("declared_vhost").lent() if is_declared else own_vhost(services) as url:
+    names = {"process": "declared_vhost", "declared": "declared_vhost", "vhost_of_dead_sets": "vhost_of_dead_sets"}
+    lent = next((vhost for name, vhost in names.items() if name in request.fixturenames), "")
+    with request.getfixturevalue(lent).lent() if lent else own_vhost(services) as url:
         yield url
 
 

@@ -26,12 +26,7 @@ from tests.support.broker import Broker
 from tests.support.command import as_process_with
 from tests.support.dead import failed_delivery, failure
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def broker(declared: Settings) -> Broker:
-    return Broker(declared.broker)
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("declared")]
 
 
 def dead_letter(

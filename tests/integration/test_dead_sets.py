@@ -51,21 +51,9 @@ from tests.support.dead import (
     journal_in,
     small_shards,
 )
-from tests.support.declared import DeclaredVhost
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def broker_url(vhost_of_dead_sets: DeclaredVhost) -> Iterator[str]:
-    with vhost_of_dead_sets.lent() as url:
-        yield url
-
-
-@pytest.fixture
-def broker(broker_url: str) -> Broker:
-    return Broker(broker_url)
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("vhost_of_dead_sets")]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
@@ -32,21 +31,9 @@ from tests.support.dead import (
     failure,
     small_shards,
 )
-from tests.support.declared import DeclaredVhost
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def broker_url(vhost_of_dead_sets: DeclaredVhost) -> Iterator[str]:
-    with vhost_of_dead_sets.lent() as url:
-        yield url
-
-
-@pytest.fixture
-def broker(broker_url: str) -> Broker:
-    return Broker(broker_url)
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("vhost_of_dead_sets")]
 
 
 @pytest.fixture
