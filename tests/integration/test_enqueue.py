@@ -260,20 +260,6 @@ def test_what_a_task_sends_is_confirmed_whatever_it_asks_for(task: Any, broker_u
     assert len(failed) == 1
 
 
-def test_a_group_and_a_task_sent_by_name_are_confirmed_and_carry_budgets_too(
-    task: Any, broker: Broker, broker_url: str
-) -> None:
-    from celery import group
-
-    group([task.s(number=number) for number in range(3)], app=task.app).apply_async(retry_max=1)
-    task.app.send_task("post.send", kwargs={"number": 3}, retry_max=1)
-    arrived = broker.take("mail")
-    assert [message.headers["retry-max"] for message in arrived] == [1] * 4
-    delete(broker_url, "mail")
-    with pytest.raises(NotConfirmed):
-        task.app.send_task("post.send")
-
-
 def test_a_page_is_checked_and_normalised_at_the_call_and_an_unknown_queue_refused(
     declared: Settings, broker: Broker
 ) -> None:

@@ -98,17 +98,6 @@ def test_each_message_waits_while_redis_is_full_and_runs_when_it_has_memory(
     assert b"words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
 
 
-def test_each_message_waits_while_redis_is_away(
-    environment: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        away = {**environment, "REDIS_URL": f"redis://127.0.0.1:{unused.getsockname()[1]}/0"}
-        with task_context(away, settings, monkeypatch), pytest.raises(Postpone, match=r"Redis: .*refused"):
-            index(url=site.at("/"))
-    assert site.paths() == []
-
-
 def test_a_command_that_redis_refuses_for_itself_spends_the_messages_budget(process: Context, site: Site) -> None:
     process.redis.set("perennial:crawl:c", "not a hash")
     with pytest.raises(ResponseError, match="WRONGTYPE"):

@@ -130,12 +130,6 @@ def test_what_threads_publish_together_fails_each_for_itself(
     assert broker.depth("q") == 180
 
 
-def test_an_event_without_subscribers_is_no_error(publisher: Publisher, settings: Settings) -> None:
-    with Connection(settings.broker) as connection:
-        Exchange("told", type="topic")(connection.channel()).declare()
-    publisher.publish([Outgoing(exchange="told", routing_key="update", body=b"{}", mandatory=False)])
-
-
 def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:

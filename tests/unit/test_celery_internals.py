@@ -28,7 +28,7 @@ from amqp.channel import Channel
 from amqp.serialization import GenericContent
 from billiard.pool import CLOSE, ApplyResult, Pool, Worker
 from billiard.process import BaseProcess
-from celery import Celery
+from celery import Celery, group
 from celery.app.events import Events
 from celery.beat import Scheduler
 from celery.concurrency import asynpool, prefork
@@ -236,11 +236,14 @@ def test_celery_sends_every_task_through_the_function_that_is_replaced() -> None
     app.conf.task_queues = [Queue("mail", Exchange(""), routing_key="mail")]
     app.conf.task_default_queue = "mail"
     install(app, RetryPolicies({}, default=DropAll()), confirm=False)
-    sent: list[str] = []
-    app.amqp.__dict__["send_task_message"] = lambda _producer, name, _message, **_options: sent.append(name)
-    app.send_task("post.send")
-    app.signature("post.send").apply_async()
-    assert sent == ["post.send"] * 2
+    sent: list[tuple[str, int]] = []
+    app.amqp.__dict__["send_task_message"] = lambda _producer, name, _message, **options: sent.append(
+        (name, options["retry_max"])
+    )
+    app.send_task("post.send", retry_max=1)
+    app.signature("post.send").apply_async(retry_max=1)
+    group([app.signature("post.send")] * 2, app=app).apply_async(retry_max=1)
+    assert sent == [("post.send", 1)] * 4
 
 
 def test_importing_the_package_changes_no_library() -> None:
