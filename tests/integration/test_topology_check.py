@@ -29,11 +29,14 @@ from app.topology import retry_policies
 from app.topology.check import check_topology, management_api
 from app.topology.declare import all_queues, declare_all
 from app.topology.management_api import REMEDY, ManagementApi
-from app.topology.model import Binding, Topology
+from app.topology.model import Binding, Topology, bindings_of
+from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support import raw
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
+from tests.support.command import as_process_with
+from tests.support.guide import Guide
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -201,28 +204,31 @@ def take_all(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any]
         return taken
 
 
-def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
-    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_guide_of_an_upgrade_gives_a_queue_its_arguments_and_its_messages_are_unchanged_in_order(
+    declared: Settings, connection: Any, environment: dict[str, str]
 ) -> None:
-    post(connection)
-    as_posted = take_all(declared, "site.index")
-    assert len(as_posted) == len(MESSAGES)
-    post(connection)
+    pack = next(queue for queue in all_queues(declared) if queue.name == "site.pack")
     with connection.channel() as channel:
-        channel.queue_bind("site.index", "amq.topic", "tapped.#")
-    lines: list[str] = []
-    monkeypatch.setattr(retry_policies, "DELIVERY_LIMIT", 7)
-    assert migration.migrate("site.index", declared, lines.append) == len(MESSAGES)
-    assert len(lines) == 3
-    assert take_all(declared, "site.index") == as_posted
+        channel.queue_delete(pack.name)
+        channel.queue_declare(
+            pack.name, durable=True, auto_delete=False, arguments={"x-dead-letter-exchange": DEAD_SET}
+        )
+        for exchange, key in (*bindings_of(pack), ("amq.topic", "tapped.#")):
+            channel.queue_bind(pack.name, exchange, key)
+    post(connection, "pack_full")
+    as_posted = take_all(declared, pack.name)
+    post(connection, "pack_full")
+    guide = Guide("docs/guides/upgrade.md", {"3 message(s)": f"{len(MESSAGES)} message(s)"})
+    with as_process_with(environment):
+        guide.follow(exit_codes={"perennial topology check": 1})
+        guide.follow()
+        guide.end()
+    assert take_all(declared, pack.name) == as_posted
+    assert len(as_posted) == len(MESSAGES)
     found = broker_topology(declared, connection)
-    assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
-    assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
+    assert Binding("amq.topic", pack.name, "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
-    assert {each.subject for each in check_topology(declared).errors} == {
-        f"queue site.{name}" for name in ("crawl", "page", "timer", "pack")
-    }
-    assert migration.migrate("site.index", declared, lines.append) == 0
+    assert migration.migrate(pack.name, declared, print) == 0
 
 
 def test_messages_of_a_migrated_delay_queue_wait_again_and_return(declared: Settings, connection: Any) -> None:
