@@ -12,7 +12,7 @@ from kombu import Connection
 
 from ..delivery import Delivery
 from ..errors import InvalidMessage, PublishFailed, Unroutable, error_text
-from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, REPLAY_HISTORY, ReplayBudget
+from ..headers import DEAD_ID, MAX_REPLAY_HISTORY, OUTCOME_TO, REPLAY_CHANGES, ReplayBudget, replay_history
 from ..outgoing import Outgoing
 from ..policies.base import Address, Policy
 from ..publishing import Publisher
@@ -364,6 +364,5 @@ class ReturnedCopies:
 def _is_unprocessed_replay(delivery: Delivery, ids: set[str]) -> bool:
     """Return whether a message is a replay of one of the letters and was not dead-lettered again."""
     headers = delivery.headers
-    history = headers.get(REPLAY_HISTORY)
     dead_lettered = DEAD_ID in headers or "x-death" in headers
-    return not dead_lettered and isinstance(history, list) and bool(history) and str(history[0]) in ids
+    return not dead_lettered and not ids.isdisjoint(replay_history(headers)[:1])

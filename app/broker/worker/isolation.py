@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from celery.worker import state
 
@@ -14,23 +14,14 @@ from celery.worker import state
 _CHECK_INTERVAL = 0.2
 
 
-class Run(Protocol):
-    """A message that was turned into a task and has not begun to run."""
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it may have crashed its workers, so that it has to run alone."""
-
-    def set_aside(self) -> None:
-        """Publish the message again for a moment later, instead of a run."""
-
-
 class Isolation:
     """Starts messages at once, unless a suspect waits or runs.
 
     A suspect waits until no other message runs in this worker, then runs alone. Other suspects that arrive meanwhile
     are set aside: if they were kept, and the worker died, they would be delivered and counted again. Messages that are
     no suspects are kept until the suspect has ended.
+
+    A run is a Request, or has its `is_suspect` and `set_aside`.
     """
 
     def __init__(self, start: Callable[[Any], None], call_after: Callable[[float, Callable[[], None]], Any]) -> None:
@@ -42,7 +33,7 @@ class Isolation:
         self._runs_alone = False
         self._kept: list[Any] = []
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: Any) -> None:
         """Start a run now, later or in another delivery."""
         with self._lock:
             if self._suspect is None and not run.is_suspect:
