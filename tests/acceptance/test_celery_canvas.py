@@ -25,7 +25,6 @@ from tests.support.canvas_tasks import (
     late,
     late_add,
     late_add_to_all,
-    late_chain,
     late_guarded,
     late_more,
     late_priority,
@@ -45,12 +44,9 @@ pytestmark = [
 MIXED = [late.si(1), chain([late.si(2)] * 3), group([late.si(3)] * 3), chord([late.si(4)] * 3, late.si(5))]
 #: A canvas, and its value. Each member fails in its first run.
 FACTS: dict[str, tuple[Any, Any]] = {
-    "chain": (late_add.s(4, 4) | late_add.s(8) | late_add.s(16), 32),
     "groups in a chain": (late.s(1) | group([late_add.s(1)] * 2) | group([late_add.s()] * 2) | late_add.s(), 8),
     "chords in a chain": (chain(chord([late.si(1)] * 3, late_add.s()), chord([late_add.s(1)] * 3, late_add.s())), 12),
-    "order of a chord": (chord((late.si(i) for i in range(10)), late.s()), list(range(10))),
     "groups instead of members": (group([late_add_to_all.s([2, 1], 1), late_add_to_all.s([4], 1)]), [[3, 2], [5]]),
-    "chain instead of a body": (chord([late.s(42)], late.s() | late_chain.s() | late.s()), [42]),
     "chord of everything": (group([chord(MIXED, late.s())]), [[1, 2, 3, 3, 3, 5]]),
     "members added by a member": (group([late_more.s([1, 2, 3], 4)]) | late_add.s(), 18),
     "soft time limit that a member catches": (

@@ -71,8 +71,6 @@ RUNS = [("mail", failure) for failure in RUNNING]
 RUNS += [(queue, failure) for queue in QUEUES if queue != "mail" for failure in ("exception", "SIGKILL")]
 RUNS += [(queue, "exception") for queue in ROUNDS]
 NO_RUNS = [("mail", failure) for failure in BEFORE] + [(queue, "garbage") for queue in QUEUES if queue != "mail"]
-#: A queue that dead-letters a permanent error at once, and one whose convention retries each.
-PERMANENT = {"mail": 1, "labels.print": 3}
 
 GARBAGE = b"\xff\xfe garbage \x00"
 
@@ -152,8 +150,6 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def send_all(bench: Bench) -> None:
     for queue, failure in RUNS:
         bench.send(f"{queue}: {failure}", queue, RUNNING[failure][0])
-    for queue in PERMANENT:
-        bench.send(f"{queue}: permanent", queue, "out_of_stock")
     for queue in QUEUES:
         bench.post(queue, GARBAGE, {"case": f"{queue}: garbage"}, content_type="image/png", content_encoding="binary")
     bench.send("mail: unknown task", "mail", "never_written")
@@ -258,15 +254,6 @@ def test_a_message_that_cannot_run_spends_the_same_budget_and_is_dead_lettered_u
     if failure == "garbage":
         assert message.body == GARBAGE
         assert (message.content_type, message.content_encoding) == ("image/png", "binary")
-
-
-@pytest.mark.parametrize("queue", PERMANENT)
-def test_a_permanent_error_dies_at_once_except_in_a_countdown(bench: Bench, queue: str) -> None:
-    case = f"{queue}: permanent"
-    message = bench.dead(queue, case)
-    assert len(bench.runs(case)) == header(message, "attempts") == PERMANENT[queue]
-    assert header(message, "exception") == "OutOfStock"
-    assert message.headers.get("mb-retries") == (-1 if queue.endswith(".print") else None)
 
 
 def test_a_retry_with_other_arguments_is_no_silent_retry_with_the_same(bench: Bench) -> None:

@@ -112,14 +112,10 @@ def test_a_client_may_publish_work_and_nothing_else(shared: Shared) -> None:
     publisher.close()
     assert shared.broker.depth("site.index") == 1
     for exchange, key in (
-        ("", MAILBOX),
         ("", SEARCHER),
         ("", "site.index"),
-        ("celery.pidbox", ""),
         ("perennial.queries", SEARCHER),
         ("perennial.requests", "heartbeat"),
-        ("perennial.events", "update"),
-        ("perennial.events", "heartbeat"),
         ("perennial.outcomes", ""),
         ("site.dead", ""),
     ):

@@ -6,7 +6,7 @@ import json
 import threading
 from typing import Any
 
-from celery import chain, group
+from celery import group
 from celery.exceptions import SoftTimeLimitExceeded
 
 from tests.support.canvas_app import add, fail_first, note, task
@@ -31,13 +31,6 @@ def late_note(self: Any, journal: str, line: str) -> None:
     """Note the line in the second run."""
     fail_first(self)
     note(journal, line)
-
-
-@task(bind=True)
-def late_chain(self: Any, value: Any) -> None:
-    """Let a chain return the value."""
-    fail_first(self)
-    raise self.replace(chain(late.s(value), late.s()))
 
 
 @task(bind=True)
