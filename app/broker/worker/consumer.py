@@ -41,7 +41,6 @@ from .failures import Disposition, FailureHandler, UnackedMessage, failure_of, r
 from .install import broker_url
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
-from .request import require_valid_headers
 from .task import Task
 
 logger = get_logger(__name__)
@@ -207,7 +206,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                     return
                 if "task" not in (message.headers or {}):
                     self.to_task(message)
-                require_valid_headers(message.headers)
                 require_shallow_body(message)
                 # A policy decides on the message as it came, whatever is added to it below.
                 message.original = delivery = original_delivery(message)

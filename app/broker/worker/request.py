@@ -51,11 +51,11 @@ class Request(RevocableRequest):
     def __init__(self, message: Any, **options: Any) -> None:
         """Read the message. To a task that requeued it, it is `redelivered`, though it is a new one to the broker.
 
-        Raises InvalidMessage as `require_valid_headers` does.
+        Raises InvalidMessage as `_require_valid_headers` does.
         """
         super().__init__(message, **options)
         # In Celery's older form of a message, its body has what its headers lack.
-        require_valid_headers(self.request_dict)
+        _require_valid_headers(self.request_dict)
         if REQUEUED in self.request_dict:
             self.request_dict["delivery_info"]["redelivered"] = True
 
@@ -238,7 +238,7 @@ class Request(RevocableRequest):
             self._failures.hooks.call(f"Hook {name} of {self.name}[{self.id}]", partial(hook, *arguments))
 
 
-def require_valid_headers(headers: Mapping[str, Any]) -> None:
+def _require_valid_headers(headers: Mapping[str, Any]) -> None:
     """Raise InvalidMessage for headers of a task that would stop the worker, or let the message wait in its memory."""
     limits = headers.get("timelimit") or (None, None)
     if not _is_list_of(limits, int | float | None) or len(limits) != 2:
