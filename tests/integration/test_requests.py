@@ -133,7 +133,7 @@ class TestNoReply:
         eventually(lambda: len(taken) == 4, "the last request arrived")
         by_hand.reply(taken[3], b"last")
         assert last.result(60).body == b"last"
-        assert (len(requestor), requestor.connections) == (0, 1)
+        assert (len(requestor._calls), requestor.connections) == (0, 1)
 
     def test_a_cancelled_request_is_forgotten(
         self, requestor: Requestor, taken: list[Delivery], by_hand: ByHand
@@ -142,7 +142,7 @@ class TestNoReply:
         eventually(lambda: taken, "it came")
         assert future.cancel()
         by_hand.reply(taken[0], b"to nobody")
-        eventually(lambda: len(requestor) == 0, "it is settled")
+        eventually(lambda: len(requestor._calls) == 0, "it is settled")
 
     def test_a_request_that_cannot_be_encoded_fails_alone(self, requestor: Requestor, echoing: Responder) -> None:
         pending = requestor.send(ask(b'{"type": "echo", "n": 1}'), deadline=30)
@@ -187,7 +187,7 @@ class TestConnection:
         futures = [requestor.send(ask(), deadline=1.2) for _ in range(100)]
         assert {failure(future).split(":")[0] for future in futures} == {"BrokerUnreachable"}
         assert 1 <= proxy.tried - before <= 8
-        assert len(requestor) == 0
+        assert len(requestor._calls) == 0
         proxy.reopen()
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
         requestor.close()
@@ -249,7 +249,7 @@ class TestResponder:
             Broker(broker_url).post(b"garbage", exchange="", key=QUEUE)
             Broker(broker_url).post(b'{"type": "note", "n": 2}', exchange="", key=QUEUE)
             eventually(lambda: len(seen) == 2, "both were worked on")
-        assert not responder.connected
+        assert responder._thread._channel is None
         responder.close()
 
     def test_a_responder_with_a_full_backlog_refuses_at_once_and_drops_expired_requests(
@@ -268,7 +268,7 @@ class TestResponder:
             eventually(lambda: begun == [1], "the first is under way")
             short = requestor.send(ask(b'{"type": "wait", "n": 2}'), deadline=2)
             patient = requestor.send(ask(b'{"type": "wait", "n": 3}'), deadline=60)
-            eventually(lambda: responder.waiting == 2, "two wait")
+            eventually(lambda: responder._waiting == 2, "two wait")
             arrived = time.monotonic()
             refused = requestor.request(ask(b'{"type": "wait", "n": 4}'), deadline=60)
             assert refused.body.startswith(Overloaded.__name__.encode())
@@ -292,7 +292,7 @@ class TestResponder:
         responder = Responder(broker_url, {"wait": wait}, problem=problem, threads=1)
         with consumed(broker_url, responder.take):
             running, waiting = (requestor.send(ask(b'{"type": "wait"}'), deadline=60) for _ in range(2))
-            eventually(lambda: begun.is_set() and responder.waiting == 1, "one is under way, and one waits")
+            eventually(lambda: begun.is_set() and responder._waiting == 1, "one is under way, and one waits")
             closing = threading.Thread(target=responder.close, args=(60.0,))
             closing.start()
             eventually(lambda: responder.closing, "it closes")

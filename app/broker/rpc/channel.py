@@ -70,11 +70,6 @@ class ChannelThread:
         #: Why nothing is written at the moment, where that is known: BrokerUnreachable or PublishFailed.
         self.trouble: ApplicationError | None = None
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection, as far as this process knows."""
-        return self._channel is not None
-
     def run(self, function: Callable[[], None]) -> None:
         """Call a function in the channel's thread, soon; raises BrokerUnreachable after `close`."""
         with self._lock:

@@ -70,13 +70,10 @@ class Requestor(ChannelOwner):
         self._thread = ChannelThread(url, self, timeout=timeout, heartbeat=heartbeat, name="requestor")
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
+        #: Requests in flight.
         self._calls: dict[str, _Call] = {}
         self._reply_to = ""
         self.connections = 0
-
-    def __len__(self) -> int:
-        """Return the number of requests in flight."""
-        return len(self._calls)
 
     def send(self, message: Outgoing, *, deadline: float) -> Future[Reply]:
         """Send a request, and return at once; `deadline` is in seconds from now.

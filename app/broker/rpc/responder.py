@@ -59,20 +59,11 @@ class Responder(ChannelOwner):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="answers") if threads else None
         self._room = backlog
         self._lock = threading.Lock()
+        #: Requests that wait for a thread.
         self._waiting = 0
         self._running: set[Running[None]] = set()
         #: Whether it refuses new requests.
         self.closing = False
-
-    @property
-    def waiting(self) -> int:
-        """The number of requests that wait for a thread."""
-        return self._waiting
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection; the first reply opens one."""
-        return self._thread.connected
 
     def take(self, delivery: Delivery) -> None:
         """Reply to a request with its handler's result. Never raises; with `threads` = 0 it waits for the handler."""
