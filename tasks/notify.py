@@ -93,7 +93,7 @@ def publish_due_notifications() -> None:
     A receiver that rests after a failure is left out, and the wake stays for it.
     """
     process = context()
-    names = receivers(process.settings)
+    names = process.settings.receivers
     if names and process.redis.delete(WAKE):
         ready = [each for each in names if not receiver_breaker(process.redis, each, process.settings).seconds_open()]
         if len(ready) < len(names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,8 +40,9 @@ _LONGEST_RUN: Final = 45.0
 _HEARTBEAT: Final = 60.0
 
 
+@functools.cache
 def receiver_breaker(redis: Redis, receiver: str, settings: Settings) -> CircuitBreaker:
-    """Return the circuit breaker of a receiver: while it is open, nothing is sent."""
+    """Return the circuit breaker of a receiver: while it is open, nothing is sent. Ticks read it: it is made once."""
     first = min(settings.retry_timeout_ms / 1_000, _LONGEST_PAUSE)
     name = f"receiver:{receiver}"
     return CircuitBreaker(
