@@ -34,8 +34,9 @@ KILL_WAIT = 20.0
 RESTARTS: Final = 5
 FIRST_WAIT = 1.0
 
-#: Seconds after which a process that runs has recovered: its next crash is the first one of a row.
-RECOVERED: Final = 60.0
+#: Seconds after which a process that runs has recovered: its next crash is the first one of a row. A private RabbitMQ
+#: that hangs is given up by its watcher sooner, or it would be started again without end.
+RECOVERED: Final = 300.0
 
 #: Seconds between two checks for signals, for ended processes and for due restarts.
 POLL = 0.1
