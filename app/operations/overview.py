@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,6 +29,7 @@ from app.operations.workers import WorkersReport, read_workers
 from app.pack.manifest import read_manifest
 from app.processes.process_states import ProcessState, current_states
 from app.redis_state.client import get_quick_redis
+from app.sites.status import lacks_pack
 from app.storage.marker import read_marker
 from app.storage.open import store_of
 from app.timers.timers import RunningTimer, TickWatch, Timers
@@ -248,13 +250,12 @@ class Overview:
         late = []
         for domain in sorted(store.list_folders(CRAWLS_PREFIX))[:_MAX_DOMAINS]:
             crawl = latest_crawl(store, domain)
-            if crawl is None or crawl.state != "done" or crawl.packed or timers.running(domain):
+            if crawl is None or crawl.state != "done" or timers.running(domain):
                 continue
-            try:
-                packed = read_manifest(store, domain).crawl_id
-            except PackError:
-                packed = ""
-            if packed != crawl.id:
+            manifest = None
+            with suppress(PackError):
+                manifest = read_manifest(store, domain)
+            if lacks_pack(crawl, manifest):
                 late.append(domain)
         return late
 

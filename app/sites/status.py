@@ -8,10 +8,12 @@ from typing import Any
 
 from app.crawl.frontier.frontier import Frontier
 from app.crawl.frontier.values import Progress
+from app.crawl.record.crawls import CrawlRecord, read_crawl
+from app.crawl.record.keys import CrawlRef
 from app.crawl.reports.crawl_report import reason_totals
 from app.crawl.urls import parse_domain
 from app.errors import ObjectDamaged, PackCorrupt, PackNotFound
-from app.pack.manifest import read_manifest
+from app.pack.manifest import Manifest, read_manifest
 from app.redis_state.client import get_quick_redis
 from app.redis_state.lease import is_held
 from app.sites.crawl_policies import host_delay_of, spent_budgets
@@ -34,7 +36,9 @@ class Status:
     seconds between requests that robots.txt demands, where these are more than the site's delay, at most half a minute;
     None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
     and its soft-404 check. `budgets` has the budgets that stopped URLs of it, with their present values.
-    `packing` is whether a pack is built now. `damaged` are the keys of its objects that could not be read.
+    `packing` is whether a pack is built now. `pack_due` is whether that of the latest crawl is missing without a timer.
+    Then its message waits for a packer or a retry, or is a dead letter. `damaged` are the keys of objects that could
+    not be read.
     `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
     """
 
@@ -52,6 +56,7 @@ class Status:
     crawl_delay: float | None
     pack: dict[str, Any] | None
     packing: bool
+    pack_due: bool
     reasons: dict[str, int]
     budgets: dict[str, int]
     seconds_left: float | None
@@ -60,6 +65,7 @@ class Status:
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
         pack += f", {'a new one' if self.pack else 'one'} is being built" if self.packing else ""
+        pack += "; the pack of its latest crawl waits for a packer, or failed" if self.pack_due else ""
         timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
         waiting = f", {self.waiting} pages wait" if self.waiting else ""
         state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
@@ -78,6 +84,14 @@ class Status:
         if self.damaged:
             lines.append(f"damaged objects, which count as missing: {listed(self.damaged)}")
         return "\n  ".join(lines)
+
+
+def lacks_pack(crawl: CrawlRecord, manifest: Manifest | None) -> bool:
+    """Return whether a site has no pack, or one that was built before a crawl of it: it lacks the crawl's pages."""
+    if manifest is None:
+        return True
+    is_of_crawl = crawl.packed or manifest.crawl_id == crawl.id
+    return not is_of_crawl and datetime.fromisoformat(manifest.built_at) < crawl.started
 
 
 def crawl_rate(progress: Progress) -> float | None:
@@ -102,7 +116,7 @@ def seconds_left(progress: Progress, *, rate: float | None = None, former: int =
 def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
     """Return the status of a domain, given by its name or by any URL of it; raises InvalidUrl.
 
-    Without `reasons`, it has no totals by reason, and the crawl's record is not read.
+    Without `reasons`, it has no totals by reason, and the entries of the crawl's URLs are not read.
     """
     settings = settings or get_settings()
     name = parse_domain(domain)
@@ -112,14 +126,17 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     timer = Timers(redis).running(name)
     store, notes = store_of(settings), DamageNotes(redis)
     store.on_damage = notes.add
+    manifest: Manifest | None = None
     try:
-        pack = asdict(read_manifest(store, name))
+        manifest = read_manifest(store, name)
     except PackNotFound:
-        pack = None
+        pass
     except PackCorrupt as error:
-        pack = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
+    is_packing, latest = is_held(redis, f"pack:{name}"), None
+    if progress.crawl and not (timer or is_packing):
+        latest = read_crawl(store, CrawlRef(name, progress.crawl.id))
     site = readable_site(store, name) or Site.model_construct(domain=name)
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
@@ -130,8 +147,9 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
         crawl_delay=progress.delay if progress.delay > host_delay_of(site, settings) else None,
-        pack=pack,
-        packing=is_held(redis, f"pack:{name}"),
+        pack=asdict(manifest) if manifest else None,
+        packing=is_packing,
+        pack_due=latest is not None and latest.state == "done" and lacks_pack(latest, manifest),
         reasons=totals,
         budgets=spent_budgets(site, settings, totals),
         seconds_left=seconds_left(progress),

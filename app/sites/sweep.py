@@ -19,6 +19,7 @@ from app.crawl.traps import soft_404_check_url, text_hash
 from app.crawl.urls import SITEMAP, SOFT_404_CHECK, canonical_key, robots_url
 from app.errors import PackError
 from app.pack.manifest import read_manifest
+from app.sites.status import lacks_pack
 from app.storage.damage import decoded_if_intact, isolated
 from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_of, content_prefix
 from app.storage.reading import read_objects
@@ -157,11 +158,7 @@ class Sweep:
         timeout, callback = self.timeout, None
         if stored := next(stored_timers(self.store, domain), None):
             timeout, callback = stored.timeout, stored.callback
-        elif latest is not None and (
-            latest.state in ("running", "paused")
-            or manifest is None
-            or (not latest.packed and manifest.crawl_id != latest.id and built_at < latest.started)
-        ):
+        elif latest is not None and (not latest.is_finished or lacks_pack(latest, manifest)):
             timeout = latest.timer_timeout
             callback = (
                 Callback(PACK, dict(latest.callback)) if latest.callback else full_pack_callback(domain, latest.id)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -17,6 +19,7 @@ from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.record.segments import latest_entries
 from app.crawl.urls import CrawlUrl, Link
+from app.operations.overview import Overview
 from app.sites.sweep import Sweep
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
@@ -28,6 +31,7 @@ from tasks.timers import reset_timer, start_timer
 from tests.support.broker import Broker
 from tests.support.command import invoked
 from tests.support.completing import complete_page
+from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -42,8 +46,9 @@ def sweep(process: Context) -> Callable[..., list[str]]:
     return lambda domain="": [str(action) for action in sweeper.run(domain)]
 
 
-def begin(process: Context, crawl_id: str = "c") -> Crawl:
-    crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), recorded=True)
+def begin(process: Context, crawl_id: str = "c", *, ago: float = 0.0) -> Crawl:
+    started = datetime.now(UTC) - timedelta(seconds=ago)
+    crawl = Crawl(crawl_id, DOMAIN, url("start"), started, recorded=True)
     process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(DOMAIN, crawl_id).message)
     return crawl
 
@@ -133,6 +138,30 @@ def test_an_ended_crawl_whose_pack_was_never_made_is_packed(process: Context, sw
     process.redis.flushdb()
     # A page that was written in the same second as the pack may be newer than it.
     assert "pack_full" not in "".join(sweep(DOMAIN))
+
+
+@pytest.mark.parametrize("message", [{"crawl_id": "c"}, {"force": True}])
+def test_the_pack_of_a_crawl_is_due_when_its_timer_has_fired_and_until_a_pack_has_its_pages(
+    process: Context, message: dict[str, Any]
+) -> None:
+    overview = Overview(process.settings, routes=ScriptedSearchClient([]).routes)
+    crawl = begin(process, ago=60)
+    complete(process, "start")
+    process.recorder.end(crawl)
+    process.timers.start(DOMAIN, timeout=30, callback=full_pack_callback(DOMAIN, "c"))
+
+    def is_due() -> bool:
+        found = overview.packs.read(time.monotonic() + 30).value
+        overview.packs.forget()
+        shown = "the pack of its latest crawl waits for a packer, or failed" in invoked("status", DOMAIN)
+        assert found == ([DOMAIN] if shown else [])
+        return shown
+
+    assert not is_due()
+    process.timers.delete(DOMAIN)
+    assert is_due()
+    pack_full_task(domain=DOMAIN, **message)
+    assert not is_due()
 
 
 def test_a_page_that_no_pack_contains_yet_is_packed(process: Context, sweep: Callable[..., list[str]]) -> None:
