@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
+from app.coverart.project import COVER_ART
 from app.operations.doctor.comparisons import (
     cluster_results,
     consumer_timeout,
@@ -28,10 +30,13 @@ from app.topology.compare import APPLY, compare, former_delay_queues, harmful_se
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology, declared_topology
-from app.topology.queues import events_exchange
+from app.topology.queues import art_queues, events_exchange, searcher_queue
+from app.topology.retry_policies import art_policy
 from app.topology.routing import lost_keys, routed_queues, ttl_loops
 from app.web.ops.filters import utc
+from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
+from tests.support.documents import blocks, read
 
 pytestmark = pytest.mark.unit
 
@@ -439,3 +444,74 @@ def test_the_time_of_a_message_that_its_producer_gave_in_milliseconds_is_unknown
     found = ManagementApi("http://broker", "/").statistics()[0].oldest
     assert found == oldest
     assert found is None or utc(found) == "2026-09-21 14:13:20 UTC"
+
+
+def test_the_flowchart_of_the_site_is_what_the_code_declares() -> None:
+    text, found = SITE_PICTURE, subset(OURS, "site.")
+    delays = {name for name in found.queues if ".delay." in name}
+    waits = [int(found.queues[name].arguments["x-message-ttl"]) / 1_000 for name in delays]
+    assert f"after {min(waits):g} to {max(waits):g} s, in {len(delays)} queues" in text
+    [(alternate, dead)] = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
+    assert re.findall(r'{{"([\w.]+)<br>\w+"}} -\.->\|"unknown key"\| \w+{{"([\w.]+)<br>', text) == [(alternate, dead)]
+    # One stands for all of them.
+    [kept, *others] = sorted(delays)
+    bindings = {each for each in found.bindings if each.key != each.destination and each.key not in ALIASES}
+    bindings = {each for each in bindings if each.destination not in delays}
+    one = "site.delay.ms"
+    exchanges = {name: each for name, each in found.exchanges.items() if name not in others}
+    exchanges[one] = replace(exchanges.pop(kept), name=one)
+    queues = {name: each for name, each in found.queues.items() if name not in others}
+    queues[one] = replace(queues.pop(kept), name=one)
+    shown = Topology(exchanges, queues, frozenset({*bindings, Binding(one, one, "")}))
+    assert {found.queues[name].dead_letter_exchange for name in delays} == {queues[one].dead_letter_exchange}
+    others_drawn = {"perennial.events": "topic", "perennial.outcomes": "direct"}
+    require_drawn(text, shown, {name for name in queues if name not in (one, dead)}, others_drawn)
+
+
+def test_the_flowchart_of_cover_art_is_what_the_code_declares() -> None:
+    work, policy = art_queues(COVER_ART.prefix, Settings()), art_policy(COVER_ART.prefix, Settings())
+    declared = declared_topology([*policy.queues(), *work])
+    require_drawn(ART_PICTURE, declared, {each.name for each in work})
+    assert f"after {Settings().art_retry_ms / 3_600_000:g} h" in ART_PICTURE
+
+
+def test_the_flowchart_of_searching_is_what_the_code_declares() -> None:
+    searcher = searcher_queue("ID")
+    declared = declared_topology([*all_queues(Settings()), searcher])
+    found = subset(declared, "orchestrator", searcher.name)
+    require_drawn(SEARCH_PICTURE, found, {ORCHESTRATOR, REQUESTS, searcher.name})
+    [wait] = [each.arguments["x-message-ttl"] for name, each in found.queues.items() if name == "orchestrator.retry"]
+    assert f"after {wait / 1_000:g} s" in SEARCH_PICTURE
+
+
+def subset(found: Topology, *prefixes: str) -> Topology:
+    """Return the queues with these prefixes, their bindings, and their exchanges for both directions."""
+    queues = {name: queue for name, queue in found.queues.items() if name.startswith(prefixes)}
+    bindings = frozenset(each for each in found.bindings if each.destination in queues)
+    names = {each.source for each in bindings} | {queue.dead_letter_exchange for queue in queues.values()}
+    return Topology({name: each for name, each in found.exchanges.items() if name in names}, queues, bindings)
+
+
+def require_drawn(text: str, found: Topology, work: set[str], others: Mapping[str, str] = {}) -> None:
+    """Compare a flowchart with a topology; it shows the binding keys of the `work` queues only.
+
+    `others` are types of exchanges that are drawn without a queue.
+    """
+    exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
+    keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
+    plain = re.findall(rf"{exchange} --> {queue}", text)
+    drawn = {(name, key, to) for name, _, keys, to in keyed for key in keys.split(", ")}
+    drawn |= {(name, None, to) for name, _, to in plain}
+    # The other exchanges are fanouts, or bound by `#`: their keys have no effect.
+    assert drawn == {
+        (each.source, each.key if each.destination in work else None, each.destination) for each in found.bindings
+    }
+    assert {(name, kind) for name, kind in re.findall(exchange, text)} == {
+        *((name, each.type) for name, each in found.exchanges.items()),
+        *others.items(),
+    }
+    dashed = re.findall(rf'{queue} -\.->\|"[^"]+"\| {exchange}', text)
+    assert {(name, to) for name, to, _ in dashed} == {
+        (name, each.dead_letter_exchange) for name, each in found.queues.items() if each.dead_letter_exchange
+    }
+    assert set(re.findall(queue, text)) == set(found.queues)
