@@ -21,8 +21,7 @@ from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import OUTAGE_ITEMS, ServiceBreakers
 from app.operations.doctor import checks
 from app.operations.doctor.check import CheckResult
-from app.operations.doctor.checks import CHECKS, quick_problems, run_checks
-from app.operations.doctor.comparisons import clock_readings
+from app.operations.doctor.checks import CHECKS, clock_readings, quick_problems, run_checks
 from app.redis_state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
@@ -112,7 +111,7 @@ def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> No
 def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
     declared: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.operations.doctor.comparisons.PREFETCH_MULTIPLIER", 8)
+    monkeypatch.setattr("app.operations.doctor.broker_checks.PREFETCH_MULTIPLIER", 8)
     found = results(declared, "consumer_timeout")["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",

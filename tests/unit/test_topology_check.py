@@ -18,7 +18,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
-from app.operations.doctor.comparisons import (
+from app.operations.doctor.broker_checks import (
     cluster_results,
     consumer_timeout,
     dead_set_results,

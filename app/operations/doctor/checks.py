@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from typing import Any, Final, Literal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
 
-from amqp.exceptions import ChannelError, NotFound
 from redis import RedisError
 
 from app.broker.connection import connected
-from app.broker.declaring import node_down
 from app.broker.errors import BrokerUnreachable, ManagementFailed, ManagementRefused
 from app.broker.publishing import Publisher
-from app.cluster.client.cluster import ClusterSearchClient
 from app.coverart import musicbrainz
 from app.coverart.event_state import event_queue_state
 from app.coverart.project import served_projects
-from app.operations.doctor import probes
+from app.operations.doctor import broker_checks
 from app.operations.doctor.breaker_states import breaker_states
 from app.operations.doctor.check import CheckContext, CheckResult, DoctorCheck, unverified
-from app.operations.doctor.comparisons import (
-    MAX_SKEW,
-    REMEDY,
-    clock_readings,
-    cluster_results,
-    consumer_timeout,
-    dead_set_results,
-    max_unacknowledged_seconds,
-    worker_prefetches,
-)
 from app.operations.unreachable import unreachable_text
-from app.processes.procfile import procfile
 from app.redis_state.client import get_quick_redis
 from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, store_of
-from app.text.humanize import MAX_NAMED, listed
+from app.text.humanize import listed
 from app.timers.timers import MAX_TICK_PAUSE, seconds_since_tick
 from app.topology.check import check_topology, management_api
-from app.topology.queues import task_queues
-from app.topology.retry_policies import retry_policies
-from config.routes import REQUESTS
 from config.settings import Settings, misspelt_variables
+
+#: Seconds of difference that are reported. The broker's `Date` has no fractions of a second.
+MAX_SKEW = 2.0
 
 #: The name of the check of MusicBrainz's event queue.
 EVENT_QUEUE = "event queue"
@@ -107,139 +95,6 @@ def _broker_results(settings: Settings, checks: Sequence[DoctorCheck]) -> Iterat
                 yield from check.results(context)
 
 
-def broker(context: CheckContext) -> Iterator[CheckResult]:
-    """Check RabbitMQ's version."""
-    version = context.version
-    number = ".".join(map(str, version))
-    if version < (3, 10) and context.settings.queue_type == "quorum":
-        yield CheckResult("problem", f"RabbitMQ {number} has no at-least-once dead-lettering; use 3.10 or later")
-    else:
-        yield CheckResult("ok", f"{context.connection.as_uri()} answers: RabbitMQ {number}")
-
-
-def confirms(context: CheckContext) -> Iterator[CheckResult]:
-    """Publish to a queue, to no queue and to a full queue."""
-    probes.publish_confirmed(context.connection, context.publisher)
-    yield CheckResult("ok", "a message published to a queue was confirmed")
-    yield _verified(
-        probes.reports_unroutable(context.publisher),
-        "publishing an unroutable message was an error",
-        "an unroutable message was lost without an error",
-    )
-    yield _verified(
-        probes.reports_full_queue(context.connection, context.publisher),
-        "publishing to a full reject-publish queue was an error",
-        "a full reject-publish queue dropped a message without an error",
-    )
-
-
-def waiting(context: CheckContext) -> Iterator[CheckResult]:
-    """Let a message wait in a delay queue and come back."""
-    queue_type = context.settings.queue_type
-    returned, seconds = probes.delayed_return(context.connection, context.publisher, queue_type)
-    yield _verified(
-        returned,
-        f"a message came back from a {queue_type} delay queue with its routing key after {seconds:.2f} s",
-        "a message in a delay queue did not come back with its routing key",
-    )
-
-
-def topology(context: CheckContext) -> Iterator[CheckResult]:
-    """Report what `perennial topology check` finds, dead-letter targets and alternate exchanges included."""
-    errors = context.report.errors if context.report else []
-    for finding in errors[:MAX_NAMED]:
-        yield CheckResult("problem", f"{finding.subject}: {finding.problem}; {finding.remedy}")
-    if len(errors) > MAX_NAMED:
-        yield CheckResult("problem", f"and {len(errors) - MAX_NAMED} more: perennial topology check lists them")
-    if not errors:
-        yield CheckResult("ok", "exchanges, queues and bindings match the code; every dead-letter target is bound")
-
-
-def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
-    """Check that the queues dead-letter at least once; the check of the topology compares the arguments for that."""
-    queues = [queue for queue in context.found.values() if queue.dead_letter_exchange is not None]
-    classic = [queue.name for queue in queues if queue.type != "quorum"]
-    if classic:
-        yield CheckResult(
-            "warning",
-            "classic queues, which lose a message if the broker dies while it dead-letters it: " + listed(classic),
-        )
-    elif queues:
-        yield CheckResult("ok", f"{len(queues)} queues dead-letter at least once, and reject messages when full")
-
-
-def cluster(context: CheckContext) -> Iterator[CheckResult]:
-    """Report what stops while a node of the broker's cluster is down."""
-    nodes = management_api(context.settings, context.connection).nodes()
-    groups = [f"{name}." for name in context.settings.art_exchanges]
-    yield from cluster_results([*context.found.values()], nodes, groups)
-    if len(nodes) > 1 and context.settings.queue_type == "classic":
-        yield CheckResult("warning", "QUEUE_TYPE is classic: all work waits for the node of its queue; use quorum")
-
-
-def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
-    """Check that looking at a dead set changes nothing."""
-    names = retry_policies(context.settings).dead_sets()
-    queues = [queue for name, queue in context.found.items() if name in names]
-    results = list(dead_set_results(queues, context.version))
-    yield from results
-    if not results:
-        yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
-
-
-def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
-    """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
-    found = context.found
-    for process, queues, multiplier in worker_prefetches(procfile()):
-        longest = max_unacknowledged_seconds(queues, multiplier)
-        limit, source = min(consumer_timeout(found.get(queue)) for queue in queues)
-        times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
-        if longest < limit:
-            yield CheckResult("ok", f"{times} ({source})")
-        else:
-            consequence = "then it closes the worker's channel and delivers its messages again"
-            yield CheckResult("problem", f"{times} ({source}); {consequence}; {REMEDY}")
-
-
-def work_queues(context: CheckContext) -> Iterator[CheckResult]:
-    """Declare each work queue passively. RabbitMQ 3.10 can bring a quorum queue back that never answers."""
-    findings = context.report.findings if context.report else ()
-    reported = {finding.subject for finding in findings if finding.problem == "missing"}
-    states: dict[str, list[str]] = {state: [] for state in ("idle", "busy", "down", "missing", "silent")}
-    for queue in task_queues(context.settings):
-        if f"queue {queue.name}" not in reported:
-            states[_state_of(queue.name, context.settings)].append(queue.name)
-    if down := ", ".join(states["down"]):
-        yield CheckResult("problem", f"{down}: their node is down; start it, and delete no queue")
-    if missing := ", ".join(states["missing"]):
-        yield CheckResult("problem", f"the broker has no queue {missing}: run perennial topology apply")
-    if silent := ", ".join(states["silent"]):
-        remedy = "restart its node, or delete it and run perennial topology apply"
-        yield CheckResult("problem", f"no answer from {silent}: {remedy}")
-    if states["idle"]:
-        # Workers do not consume while a service that the messages need is unavailable, which is a problem of its own.
-        # While Redis is away, all idle queues are reported.
-        paused: set[str] = set()
-        with suppress(RedisError):
-            for breaker in breaker_states(context.settings):
-                paused.update(breaker.queues if breaker.seconds_open else ())
-        if idle := ", ".join(queue for queue in states["idle"] if queue not in paused):
-            yield CheckResult("warning", f"no worker consumes from {idle} now")
-    if answering := len(states["idle"]) + len(states["busy"]):
-        yield CheckResult("ok", f"{answering} work queue(s) answer")
-
-
-def _state_of(queue: str, settings: Settings) -> Literal["idle", "busy", "down", "missing", "silent"]:
-    """Return whether a queue has consumers, or why it does not answer."""
-    try:
-        # A connection each: after a timeout, a connection cannot be used any more.
-        with connected(settings.broker) as connection:
-            return "busy" if connection.channel().queue_declare(queue, passive=True).consumer_count else "idle"
-    except BrokerUnreachable as error:
-        cause = error.__cause__ or error
-        return "down" if node_down(cause) else "missing" if isinstance(cause, NotFound) else "silent"
-
-
 def clocks(context: CheckContext) -> Iterator[CheckResult]:
     """Compare the clocks of Redis and the broker with this machine's."""
     readings = clock_readings(context.settings, context.connection)
@@ -251,26 +106,51 @@ def clocks(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", f"the clock of {compared} is within {MAX_SKEW:g} s of this machine's")
 
 
-def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
-    """Compare the store of STORE_URL with the one that the orchestrator reads."""
-    try:
-        with context.connection.channel() as channel:
-            runs = channel.queue_declare(REQUESTS, passive=True).consumer_count > 0
-    except ChannelError:
-        runs = False
-    if not runs:
-        yield CheckResult("ok", "none runs now, so its store was not compared")
-        return
-    settings = context.settings
-    ours = read_marker(store_of(settings))
-    with closing(ClusterSearchClient.of(settings)) as client:
-        theirs = client.routes().store_id
-    yield _verified(
-        not theirs or ours == theirs,
-        "it reads the same store" if theirs else "it has not read a store yet",
-        f"it reads another store ({theirs}) than STORE_URL ({ours or 'without marker'}): "
-        "give all processes the same STORE_URL",
-    )
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """How far the clock of `owner` is ahead of this machine's, give or take `error`, both in seconds."""
+
+    owner: str
+    ahead: float
+    error: float
+
+    def is_skewed(self) -> bool:
+        """Return whether the difference is certainly more than MAX_SKEW."""
+        return abs(self.ahead) - self.error > MAX_SKEW
+
+    def __str__(self) -> str:
+        side = "ahead of" if self.ahead > 0 else "behind"
+        return f"{self.owner} {abs(self.ahead):.1f} s {side} this machine"
+
+
+def read_clock(
+    owner: str, read: Callable[[], float], *, resolution: float = 0.0, now: Callable[[], float] = time.time
+) -> ClockReading:
+    """Read a clock, in seconds since the epoch, whose values are rounded down to `resolution` seconds.
+
+    The reading is somewhere between the request and the answer.
+    """
+    before = now()
+    seconds = read()
+    after = now()
+    ahead = seconds + resolution / 2 - (before + after) / 2
+    return ClockReading(owner, ahead, (after - before + resolution) / 2)
+
+
+def clock_readings(settings: Settings, connection: Any, *, now: Callable[[], float] = time.time) -> list[ClockReading]:
+    """Return the readings of Redis and, with BROKER_API_URL, of the broker. Raises RedisError and ManagementFailed."""
+
+    def redis_time() -> float:
+        seconds, micros = client.time()
+        return seconds + micros / 1e6
+
+    client = get_quick_redis(settings.redis)
+    client.ping()
+    readings = [read_clock("Redis", redis_time, now=now)]
+    if settings.broker_api:
+        api = management_api(settings, connection)
+        readings.append(read_clock("the broker", api.clock, resolution=1.0, now=now))
+    return readings
 
 
 def redis(context: CheckContext) -> Iterator[CheckResult]:
@@ -353,12 +233,11 @@ def store(context: CheckContext) -> Iterator[CheckResult]:
     opened = store_of(context.settings)
     check_conditional_writes(opened)
     yield CheckResult("ok", "conditional writes work, also with concurrent writers: packs do not overwrite each other")
-    yield _verified(
-        bool(read_marker(opened)),
-        f"it has its marker, {MARKER_KEY}",
-        f"it has no marker ({MARKER_KEY}): an empty store, one that is not mounted, or another place. "
-        "`perennial store create` writes one",
-    )
+    if read_marker(opened):
+        yield CheckResult("ok", f"it has its marker, {MARKER_KEY}")
+    else:
+        cause = "an empty store, one that is not mounted, or another place"
+        yield CheckResult("problem", f"it has no marker ({MARKER_KEY}): {cause}. `perennial store create` writes one")
 
 
 def damaged_objects(context: CheckContext) -> Iterator[CheckResult]:
@@ -374,17 +253,17 @@ def damaged_objects(context: CheckContext) -> Iterator[CheckResult]:
 
 #: Every check, in the order of their results.
 CHECKS: Final = (
-    DoctorCheck("broker", broker, needs="broker", quick=True, outage=True),
-    DoctorCheck("confirms", confirms, needs="broker"),
-    DoctorCheck("waiting", waiting, needs="broker"),
-    DoctorCheck("topology", topology, needs="report"),
-    DoctorCheck("at-least-once", at_least_once, needs="report"),
-    DoctorCheck("cluster", cluster, needs="report"),
-    DoctorCheck("dead sets", dead_sets, needs="report"),
-    DoctorCheck("consumer_timeout", acknowledgement_time, needs="broker"),
-    DoctorCheck("work queues", work_queues, needs="broker", quick=True),
+    DoctorCheck("broker", broker_checks.broker, needs="broker", quick=True, outage=True),
+    DoctorCheck("confirms", broker_checks.confirms, needs="broker"),
+    DoctorCheck("waiting", broker_checks.waiting, needs="broker"),
+    DoctorCheck("topology", broker_checks.topology, needs="report"),
+    DoctorCheck("at-least-once", broker_checks.at_least_once, needs="report"),
+    DoctorCheck("cluster", broker_checks.cluster, needs="report"),
+    DoctorCheck("dead sets", broker_checks.dead_sets, needs="report"),
+    DoctorCheck("consumer_timeout", broker_checks.acknowledgement_time, needs="broker"),
+    DoctorCheck("work queues", broker_checks.work_queues, needs="broker", quick=True),
     DoctorCheck("clocks", clocks, needs="broker"),
-    DoctorCheck("orchestrator", orchestrator, needs="broker"),
+    DoctorCheck("orchestrator", broker_checks.orchestrator, needs="broker"),
     DoctorCheck("redis", redis, needs="redis", quick=True),
     DoctorCheck("ticks", ticks, needs="redis"),
     DoctorCheck("circuit breakers", circuit_breakers, needs="redis", quick=True, outage=True),
@@ -394,7 +273,3 @@ CHECKS: Final = (
     DoctorCheck("store", store),
     DoctorCheck("settings", misspelt_settings),
 )
-
-
-def _verified(holds: bool, text: str, problem: str) -> CheckResult:
-    return CheckResult("ok", text) if holds else CheckResult("problem", problem)
