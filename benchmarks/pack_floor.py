@@ -5,15 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
 from app.pack import database as db
-from app.pack.frames import hashes_of
+from app.pack.frames import compressed, hashes_of
 from app.pack.indexes import VISIBLE_INDEXES, fill_texts, optimize
-from app.pack.publish import write_frames
 
 #: Rows by the statement that inserts them.
 Rows: TypeAlias = Mapping[str, list[tuple[object, ...]]]
@@ -47,7 +47,8 @@ def write(rows: Rows, folder: Path) -> Path:
             fill_texts(database)
             optimize(database, *VISIBLE_INDEXES)
         path = db.write_compact(database, folder / "compact.sqlite")
-    write_frames(path, list(hashes_of(path)), None, 1, lambda *_: None)
+    different = {hashed: number for number, hashed in enumerate(hashes_of(path))}
+    BytesIO().writelines(compressed(path, different.values()))
     return path
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -123,7 +122,7 @@ def publish(
     domain = description.domain
     # Whatever packs begin after this manifest was written, and however long they take: their frames are younger.
     oldest = datetime.now(UTC) - RETENTION
-    table, last = write_frames(path, hashes, previous.table, description.generation, partial(_put, store, domain))
+    table, last = _write_frames(store, domain, path, hashes, previous.table, description.generation)
     manifest = Manifest(
         **asdict(description),
         **write_table(store, domain, table, last),
@@ -155,12 +154,8 @@ def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: Byte
     # Unlike a join, it does not hold the frames twice.
     content = frames or BytesIO()
     content.write(data)
-    _put(store, domain, name, content.getvalue())
+    store.put(frames_key(domain, name), content.getvalue())
     return TableLocation(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
-
-
-def _put(store: ObjectStore, domain: str, name: str, data: bytes) -> None:
-    store.put(frames_key(domain, name), data)
 
 
 def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
@@ -175,13 +170,12 @@ def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
     return previous.former
 
 
-def write_frames(
-    path: Path, hashes: Sequence[str], former: FrameTable | None, generation: int, put: Callable[[str, bytes], object]
+def _write_frames(
+    store: ObjectStore, domain: str, path: Path, hashes: Sequence[str], former: FrameTable | None, generation: int
 ) -> tuple[FrameTable, BytesIO]:
     """Store the frames of a database that `former` lacks. Return the table of all, and its last object's content.
 
-    `hashes` are those of the database's frames. `put` stores an object that has OBJECT_SIZE bytes. The last one is
-    stored with the table.
+    `hashes` are those of the database's frames. The last object is stored with the table.
     """
     used = _used(former, hashes) if former else {}
     # Objects are numbered again: some of the former ones are not used any more.
@@ -195,7 +189,7 @@ def write_frames(
     name, content = new_object(generation), BytesIO()
     for hashed, frame in zip(new, compressed(path, new.values()), strict=True):
         if content.tell() and content.tell() + len(frame) > OBJECT_SIZE:
-            put(name, content.getvalue())
+            store.put(frames_key(domain, name), content.getvalue())
             objects.append((name, content.tell()))
             name, content = new_object(generation), BytesIO()
         frames[hashed] = Frame(hashed, len(objects), content.tell(), len(frame))
