@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -21,7 +20,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackVersion, read, size_mb, to_json
@@ -57,12 +56,11 @@ class DataDirectory:
         # This process has the lock: any unfinished file was left by a process that was killed.
         _remove_files(self._loading)
         self._marking = threading.Lock()
-        #: Domain -> version, and the processes that ended while they opened it.
-        self._openings: dict[str, tuple[str, int]] = {}
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # The file is missing or invalid: no marks.
-            marks: dict[str, list[Any]] = json.loads((folder / _OPENING).read_text())
-            self._openings = {domain: (str(sha256), int(crashes)) for domain, (sha256, crashes) in marks.items()}
-        self._opening: tuple[str, str, int] | None = None
+        self._is_stopping = False
+        #: A line for each process that ended while it opened a version: the checksum and the domain.
+        self._crashes: list[str] = []
+        with suppress(OSError, UnicodeDecodeError):  # The file is missing or damaged: no crash is counted.
+            self._crashes = (folder / _OPENING).read_text().splitlines()
 
     @classmethod
     def acquire(cls, root: Path) -> DataDirectory:
@@ -154,26 +152,21 @@ class DataDirectory:
 
         Raises PackQuarantined for a version that ended MAX_CRASHES processes, until the domain has another version.
         """
-        crashes = self.require_openable(domain, sha256)
-        with self._marking:
-            self._opening = (domain, sha256, crashes)
-            self._mark(domain, (sha256, crashes + 1))
+        self.require_openable(domain, sha256)
+        self._mark(f"{sha256} {domain}")
         try:
             yield
         finally:
-            with self._marking:
-                self._opening = None
-                self._mark(domain, None)
+            self._crashes = [line for line in self._crashes if line.partition(" ")[2] != domain]
+            self._mark()
 
-    def require_openable(self, domain: str, sha256: str) -> int:
-        """Return the number of processes that a version has ended; raises PackQuarantined after MAX_CRASHES."""
-        marked, crashes = self._openings.get(domain, ("", 0))
-        crashes = crashes if marked == sha256 else 0
+    def require_openable(self, domain: str, sha256: str) -> None:
+        """Raise PackQuarantined for a version that has ended MAX_CRASHES processes."""
+        crashes = self._crashes.count(f"{sha256} {domain}")
         if crashes >= MAX_CRASHES:
             raise PackQuarantined(
                 f"{domain}: opening this version ended {crashes} processes; another version is needed"
             )
-        return crashes
 
     def settings_store(self) -> FolderStore:
         """Return the store of the sites with search settings. On a disk that is full, it fails when it is used."""
@@ -183,28 +176,25 @@ class DataDirectory:
         return store
 
     def stop_opening(self) -> None:
-        """Take the mark back: this process stops as it should, although the version is not open yet."""
-        with self._marking:
-            if self._opening is not None:
-                domain, sha256, crashes = self._opening
-                self._mark(domain, (sha256, crashes) if crashes else None)
+        """Take the mark back, and write no other: this process stops as it should, whatever it is opening."""
+        self._is_stopping = True
+        self._mark()
 
-    def _mark(self, domain: str, mark: tuple[str, int] | None) -> None:
-        if mark:
-            self._openings[domain] = mark
-        else:
-            self._openings.pop(domain, None)
+    def _mark(self, *opening: str) -> None:
+        """Write what a process that starts reads as crashes: those so far, and the version that is being opened."""
         written, marks = self.folder / f"{_OPENING}.new", self.folder / _OPENING
-        try:
-            if self._openings:
-                written.write_text(json.dumps(self._openings))
-                written.replace(marks)
-            else:
-                marks.unlink(missing_ok=True)
-        except OSError as error:
-            # Packs are served from a full disk, too. Only a crash of this process is not counted then.
-            written.unlink(missing_ok=True)
-            log.warning("Mark of an opened version not written, goes on without: %s: %s", marks, error)
+        with self._marking:
+            lines = self._crashes if self._is_stopping else [*self._crashes, *opening]
+            try:
+                if lines:
+                    written.write_text("\n".join(lines))
+                    written.replace(marks)
+                else:
+                    marks.unlink(missing_ok=True)
+            except OSError as error:
+                # Packs are served from a full disk, too. Only a crash of this process is not counted then.
+                written.unlink(missing_ok=True)
+                log.warning("Mark of an opened version not written, goes on without: %s: %s", marks, error)
 
     def touch(self) -> None:
         """Set the lock file's modification time to now, for health checks by other processes."""
