@@ -26,9 +26,8 @@ class Loader:
         self._jobs = jobs
         self._unrecovered: deque[StoredPack] = deque()
         self._queue: deque[PackJob] = deque()
-        #: The last job of each domain in the queue, and the checksums that the queue's jobs are to load.
+        #: The last job of each domain in the queue.
         self._last: dict[str, PackJob] = {}
-        self._to_load: deque[str] = deque()
         self._closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -55,14 +54,13 @@ class Loader:
             if self._last.get(job.domain) != job:
                 self._queue.append(job)
                 self._last[job.domain] = job
-                if isinstance(job, Load):
-                    self._to_load.append(job.sha256)
                 self._changed.notify_all()
 
     def loading(self) -> tuple[str, ...]:
         """Return the checksums still to be recovered or loaded, the current one first."""
         with self._changed:
-            return (*(version.sha256 for version, _path in self._unrecovered), *self._to_load)
+            to_load = [job.sha256 for job in self._queue if isinstance(job, Load)]
+            return (*(version.sha256 for version, _path in self._unrecovered), *to_load)
 
     def report(self, searcher_id: str) -> SearcherReport:
         """Return a report of the searcher's state without its packs, with sequence number 0."""
@@ -109,8 +107,6 @@ class Loader:
                 self._queue.popleft()
                 if self._last.get(job.domain) is job:
                     del self._last[job.domain]
-                if isinstance(job, Load):
-                    self._to_load.popleft()
             if outcome is not None:
                 try:
                     report_outcome(outcome)
