@@ -34,44 +34,34 @@ ALL_PAGES = FullPackPlan(crawl_id="c1")
 UPDATE = None
 
 
-def test_a_pack_without_a_crawl_holds_every_stored_page() -> None:
-    assert plan_full_pack("site.gov", None, force=False) == FullPackPlan()
+LATER = replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1))
+FAILED = replace(COMPLETE, start_page_failed=True)
 
 
 @pytest.mark.parametrize(
-    ("crawl", "plan"),
+    ("crawl", "force", "plan"),
     [
-        (COMPLETE, ITS_PAGES),
-        (replace(COMPLETE, packed_crawl_began=BEGAN), ITS_PAGES),
-        (replace(COMPLETE, left_out_page_ids=["c"]), replace(ITS_PAGES, left_out_page_ids=["c"])),
-        (replace(COMPLETE, reached_limit=True), ALL_PAGES),
-        (replace(COMPLETE, unfollowed_page_ids=["b"]), ALL_PAGES),
-        (replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1)), UPDATE),
-    ],
-    ids=[
-        "complete",
-        "packed already",
-        "with pages left out",
-        "at a limit",
-        "with lost pages",
-        "earlier than the packed one",
+        (None, False, FullPackPlan()),
+        (COMPLETE, False, ITS_PAGES),
+        (replace(COMPLETE, packed_crawl_began=BEGAN), False, ITS_PAGES),
+        (replace(COMPLETE, left_out_page_ids=["c"]), False, replace(ITS_PAGES, left_out_page_ids=["c"])),
+        (replace(COMPLETE, reached_limit=True), False, ALL_PAGES),
+        (replace(COMPLETE, unfollowed_page_ids=["b"]), False, ALL_PAGES),
+        (LATER, False, UPDATE),
+        (LATER, True, ITS_PAGES),
+        (FAILED, True, ITS_PAGES),
+        (replace(FAILED, reached_limit=True), True, ALL_PAGES),
     ],
 )
 def test_a_crawl_decides_on_vanished_pages_only_if_it_is_complete_and_the_latest(
-    crawl: FinishedCrawl, plan: FullPackPlan | None
+    crawl: FinishedCrawl | None, force: bool, plan: FullPackPlan | None
 ) -> None:
-    assert plan_full_pack("site.gov", crawl, force=False) == plan
+    assert plan_full_pack("site.gov", crawl, force=force) == plan
 
 
 def test_a_crawl_whose_start_page_failed_is_refused() -> None:
     with pytest.raises(PackRefused, match=r"site\.gov: the start page https://site\.gov/ failed"):
-        plan_full_pack("site.gov", replace(COMPLETE, start_page_failed=True), force=False)
-
-
-def test_force_overrules_a_failed_start_page_and_a_later_pack_but_keeps_pages_of_a_partial_crawl() -> None:
-    forced = replace(COMPLETE, start_page_failed=True, packed_crawl_began=BEGAN + timedelta(days=1))
-    assert plan_full_pack("site.gov", forced, force=True) == ITS_PAGES
-    assert plan_full_pack("site.gov", replace(forced, reached_limit=True), force=True) == ALL_PAGES
+        plan_full_pack("site.gov", FAILED, force=False)
 
 
 PACKER = """
@@ -84,10 +74,6 @@ with work_folder(pathlib.Path(sys.argv[1])) as folder:
 """
 
 
-def names(parent: Path) -> set[str]:
-    return {path.name for path in parent.iterdir()} - {CREATION_LOCK}
-
-
 def test_the_folder_of_a_killed_packer_is_removed_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
     (tmp_path / "pack-of-the-user").mkdir()
     with subprocess.Popen([sys.executable, "-c", PACKER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as packer:
@@ -98,4 +84,6 @@ def test_the_folder_of_a_killed_packer_is_removed_and_that_of_a_living_one_stays
         os.kill(packer.pid, signal.SIGKILL)
     assert (left / "new.sqlite").exists()
     with work_folder(tmp_path) as folder:
-        assert names(tmp_path) == {"pack-of-the-user", folder.name, f"{folder.name}.lock"}
+        assert not left.exists()
+        assert folder.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"pack-of-the-user", CREATION_LOCK}
