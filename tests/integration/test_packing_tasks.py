@@ -22,6 +22,7 @@ from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tests.support.broker import Broker
 from tests.support.command import invoked
+from tests.support.guide import Guide
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
@@ -36,9 +37,9 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
         yield context
 
 
-def store_page(process: Context, name: str) -> None:
+def store_page(process: Context, name: str, *, title: str = "") -> None:
     url = f"https://{DOMAIN}/{name}"
-    page = Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{name}", title=name, body=f"words of {name}")
+    page = Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{name}", title=title, body=f"words of {name}")
     process.store.put(content_key(DOMAIN, page_id(url)), to_json(page))
 
 
@@ -96,15 +97,18 @@ def test_each_version_is_announced_and_an_unchanged_one_only_once(process: Conte
 
 def test_a_rollback_is_announced_once_and_a_dry_run_changes_nothing(process: Context, settings: Settings) -> None:
     for crawl in ("good", "bad"):
-        store_page(process, crawl)
+        for number in range(4):
+            store_page(process, f"{number}", title=crawl)
         packer.pack_full(process.store, DOMAIN, FullPackPlan(crawl_id=crawl))
     present = read_manifest(process.store, DOMAIN)
     assert "would serve generation 1 of" in invoked("site", "rollback", DOMAIN, "--dry-run")
     invoked("site", "rollback", DOMAIN, exit_code=2)
     assert (read_manifest(process.store, DOMAIN), announced(settings)) == (present, [])
+    Guide("docs/guides/sites.md", {"site.example": DOMAIN}, only="site rollback").follow()
+    assert [event["domain"] for event in announced(settings)] == [DOMAIN]
     printed = json.loads(invoked("site", "rollback", DOMAIN, "--yes", "--json", "--why", "test"))
     manifest = read_manifest(process.store, DOMAIN)
-    assert (printed["generation"], printed["serves"], printed["replaces"]) == (manifest.generation, 1, 2) == (3, 1, 2)
+    assert (printed["generation"], printed["serves"], printed["replaces"]) == (manifest.generation, 2, 3) == (4, 2, 3)
     assert [event["domain"] for event in announced(settings)] == [DOMAIN]
     assert is_announced(process.store, DOMAIN, manifest.sha256)
-    assert [entry.act for entry in AuditLog(process.store).entries()] == ["site rollback"]
+    assert [entry.act for entry in AuditLog(process.store).entries()] == ["site rollback"] * 2
