@@ -114,6 +114,7 @@ def indexed(pack: sqlite3.Connection, table: str, page_ids: dict[int, str]) -> s
 
 #: Rows are written in order of page ids, so the last one follows the removal of the row with the highest id.
 *OTHERS, REMOVED, LAST = sorted(PATHS, key=lambda path: page_id(f"https://{DOMAIN}{path}"))
+SORT, SORTS = (PageLink(f"https://{DOMAIN}/b", f"sort()\t{fragment}") for fragment in ("sort", "sorts"))
 LINKING = [page(path, f"Page {path}", links=(PageLink(f"https://{DOMAIN}{LAST}", "Alpha"),)) for path in PATHS]
 
 
@@ -123,6 +124,8 @@ LINKING = [page(path, f"Page {path}", links=(PageLink(f"https://{DOMAIN}{LAST}",
 @example(
     [page("/de/b", "Eins", lang="de"), page("/en/b", "One", lang="en")], [([page("/b", "Zwei", lang="de")], "all")]
 )
+# Nothing but the fragment of a link changes.
+@example([page("/b", "B"), page("/f", "F", links=(SORT,))], [([page("/f", "F", links=(SORTS,))], "all")])
 @given(contents, st.lists(st.tuples(contents, st.sampled_from(["all", "no deletions", "full"])), max_size=4))
 def test_an_incremental_pack_equals_a_full_one_row_by_row(
     tmp_path_factory: pytest.TempPathFactory, first: list[Any], steps: list[tuple[list[Any], str]]

@@ -80,24 +80,6 @@ def test_an_orchestrator_that_has_not_settled_orders_nothing_but_knows_loaded_pa
         orchestrator.next_searcher("other.example")
 
 
-def test_a_domain_is_answered_for_once_its_pack_is_loaded() -> None:
-    orchestrator = ready_state(pack())
-    with pytest.raises(NotPlaced):
-        orchestrator.next_searcher("x.example")
-    orchestrator.receive_report(report("a", 1), now=0)
-
-    assert orders_of(orchestrator.tick(now=0.1)) == [load("a", pack())]
-    assert orchestrator.tick(now=0.2) == ()
-    before = orchestrator.routes(now=0.2)
-    orchestrator.receive_outcome(outcome(report("a", 2, pack()), pack()), now=0.3)
-
-    assert orchestrator.next_searcher("x.example") == "a"
-    after = orchestrator.routes(now=0.3)
-    assert (before.routes[0].searchers, before.routes[0].missing) == ((), 1)
-    assert (after.routes[0].searchers, after.routes[0].newest, after.routes[0].missing) == (("a",), 1, 0)
-    assert orchestrator.tick(now=0.4) == ()
-
-
 def test_queries_are_spread_over_the_searchers_with_the_newest_version() -> None:
     orchestrator = ready_state(pack(generation=2))
     orchestrator.receive_report(report("old", 1, pack()), now=0)

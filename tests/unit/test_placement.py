@@ -131,6 +131,18 @@ def test_a_pack_is_moved_to_make_room_for_one_that_fits_nowhere_else() -> None:
     assert where(at_rest(begin), "big.example") == {"a": 1}
 
 
+def test_as_few_spare_copies_as_possible_make_room_for_a_pack_without_any() -> None:
+    small, medium, large = (pack(f"{size}.example", size) for size in (20, 30, 45))
+
+    def begin(*searchers: SearcherState, size: int) -> ClusterState:
+        return state([small, medium, large, pack("new.example", size)], *searchers)
+
+    both = [searcher(name, 100, small, medium, large) for name in "ab"]
+    assert orders_of(begin(*both, size=30)) == [("a", "Unload", "30.example")]
+    assert orders_of(begin(*both, size=60)) == [("a", "Unload", "45.example"), ("a", "Unload", "30.example")]
+    assert where(at_rest(begin(*both, size=60)), "new.example").keys() == {"a"}
+
+
 def test_after_a_failed_load_another_searcher_is_ordered_first_and_this_one_backs_off() -> None:
     wanted = pack("x.example", 10)
     failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})

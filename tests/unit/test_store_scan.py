@@ -103,16 +103,13 @@ def scanned(store_id: str, missing: int = 0) -> ScanResult:
     return ScanResult(store_id=store_id, deleted=frozenset(sorted(DOMAINS)[:missing]), whole=True)
 
 
-def test_a_store_without_marker_is_believed_only_while_no_pack_is_known() -> None:
+def test_a_store_without_marker_and_another_one_are_ignored_while_packs_are_known() -> None:
     guard = StoreGuard(max_deleted_share=0.5)
     assert guard.check(scanned(""), frozenset()) == scanned("")
     assert guard.check(scanned("", 1), DOMAINS) is None
+    # A store whose deletions are held back does not become the known one.
+    assert guard.check(scanned("wrong", 10), DOMAINS) == scanned("wrong")
     assert guard.check(scanned("a", 1), DOMAINS) == scanned("a", 1)
-
-
-def test_another_store_is_ignored_while_packs_are_known() -> None:
-    guard = StoreGuard(max_deleted_share=0.5)
-    assert guard.check(scanned("a"), DOMAINS) == scanned("a")
     assert guard.check(scanned("b", 1), DOMAINS) is None
     assert guard.check(scanned("a", 1), DOMAINS) == scanned("a", 1)
     assert guard.check(scanned("b"), frozenset()) == scanned("b")
@@ -166,12 +163,6 @@ def test_new_packs_make_room_for_deletions() -> None:
 def test_a_domain_without_a_known_pack_does_not_count_as_deleted() -> None:
     result = ScanResult(store_id="a", deleted=frozenset(f"unknown-{number}.example" for number in range(9)))
     assert StoreGuard(max_deleted_share=0.5).check(result, DOMAINS) == result
-
-
-def test_a_store_whose_deletions_are_held_back_does_not_become_the_known_one() -> None:
-    guard = StoreGuard(max_deleted_share=0.5)
-    assert guard.check(scanned("wrong", 10), DOMAINS) == scanned("wrong")
-    assert guard.check(scanned("right", 1), DOMAINS) == scanned("right", 1)
 
 
 def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
