@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -16,7 +15,7 @@ import pytest
 from app.cluster.client import cluster, hedging
 from app.cluster.client.cluster import MAX_AGE, ClusterSearchClient
 from app.cluster.protocol import Routes, to_json
-from app.errors import InvalidQuery, InvalidUrl, PackNotFound, SearchUnavailable
+from app.errors import PackNotFound, SearchUnavailable
 from app.search.contract import Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult
 from app.search.snippet import Snippet
 from app.topology.queues import searcher_queue
@@ -84,8 +83,8 @@ def world(broker_url: str, kind: type[ClusterSearchClient]) -> Iterator[World]:
         yield World(broker_url, stack, kind)
 
 
-def ask(client: ClusterSearchClient, *domains: str, q: str = "words") -> SearchResult:
-    question = SearchRequest(q=q, domains=domains or ("a.example",))
+def ask(client: ClusterSearchClient, *domains: str) -> SearchResult:
+    question = SearchRequest(q="words", domains=domains or ("a.example",))
     if isinstance(client, AsyncSearchClient):
         return asyncio.run(client.asearch(question))
     return client.search(question)
@@ -101,32 +100,6 @@ def soon(client: ClusterSearchClient, domain: str) -> list[str]:
         return titles(ask(client, domain))
     except (SearchUnavailable, PackNotFound):
         return []
-
-
-@in_thread_and_loop
-def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -> None:
-    world.routes = routes(route("a.example", "one", "two", "old", newest=2))
-    peers = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
-    client = world.client()
-    began = time.monotonic()
-    assert Counter(titles(ask(client))[0] for _ in range(20)) == {"one": 20}
-    assert peers[2].requests == peers[3].requests == []
-    assert peers[1].requests[0] == {
-        "type": "search",
-        "domain": "a.example",
-        "q": "words",
-        "offset": 0,
-        "limit": 10,
-        "sort": "relevance",
-        "filters": {"section": "", "lang": "", "type": ""},
-        "languages": [],
-    }
-    assert len(peers[0].requests) <= 1 + (time.monotonic() - began) / MAX_AGE
-    assert client.counts() | {"lookups": 1} == dict.fromkeys(client.counts(), 0) | {
-        "searches": 20,
-        "sent": 20,
-        "lookups": 1,
-    }
 
 
 def test_several_domains_give_one_result_and_interleaved_suggestions(world: World) -> None:
@@ -218,19 +191,11 @@ def test_a_domain_without_answer_is_silent_if_another_one_answers(world: World) 
     }
 
 
-def test_unknown_domains_and_invalid_requests_have_different_errors(world: World) -> None:
+def test_an_unknown_domain_is_an_error_although_another_one_answers(world: World) -> None:
     world.routes = routes(route("a.example", "one"))
-    world.orchestrator()
-    one = world.searcher("one")
-    client = world.client()
+    world.orchestrator(), world.searcher("one")
     with pytest.raises(PackNotFound, match=r"^never\.example has no pack: it was never indexed, or is not packed yet$"):
-        ask(client, "a.example", "never.example")
-    one.requests.clear()
-    with pytest.raises(InvalidQuery):
-        ask(client, q="?!")
-    with pytest.raises(InvalidUrl):
-        ask(client, "a b")
-    assert one.requests == []
+        ask(world.client(), "a.example", "never.example")
 
 
 def test_without_an_orchestrator_search_is_unavailable_with_the_reason(world: World) -> None:

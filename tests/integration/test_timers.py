@@ -20,15 +20,6 @@ def due(timers: Timers, *, lease: float = 30) -> list[Timer]:
     return eventually(lambda: timers.claim_due(lease=lease), "a timer is due")
 
 
-def test_a_timer_is_due_after_its_timeout_and_then_removed(timers: Timers) -> None:
-    timers.start("a.gov", timeout=0.2, callback=full_pack_callback("a.gov", "c1"))
-    assert timers.claim_due() == []
-    [timer] = due(timers)
-    assert timer.callback == full_pack_callback("a.gov", "c1")
-    assert timers.remove([timer]) == [timer]
-    assert timers.running("a.gov") is None
-
-
 def test_a_reset_restores_the_stored_timeout_and_keeps_the_callback(timers: Timers, redis: Redis) -> None:
     timers.start("a.gov", timeout=100, callback=full_pack_callback("a.gov"))
     redis.zincrby("perennial:timers", -60, "a.gov")
