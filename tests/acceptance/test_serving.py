@@ -116,7 +116,7 @@ def test_a_searcher_waits_for_its_broker_reconnects_with_its_queue_and_drains_wh
         assert re.search(r"lost, again in 0\.(0\d|10) s", searcher.log.partition("ready.")[2])
         # A stopping searcher answers until it has deleted its queue; later requests are returned at once.
         searcher.process.send_signal(signal.SIGTERM)
-        ear.receive("register", lambda each: each.report.leaving)
+        ear.receive("register", condition=lambda each: each.report.leaving)
         assert is_answered(ear, ident)
         assert searcher.process.wait(60) == 0
         assert f"Searcher {ident} stopped" in searcher.log

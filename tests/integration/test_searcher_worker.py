@@ -130,7 +130,7 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
     ear.receive("register", after=mark)
 
     first.process.terminate()
-    leaving = ear.receive("register", lambda each: each.report.leaving, after=mark)
+    leaving = ear.receive("register", condition=lambda each: each.report.leaving, after=mark)
     assert leaving.report.searcher_id == me
     # A client that does not know yet still gets replies.
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)

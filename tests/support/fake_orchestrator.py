@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from kombu import Connection
@@ -14,15 +13,7 @@ from kombu import Connection
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import (
-    Load,
-    OrderOutcome,
-    ProblemReply,
-    SearcherReport,
-    Unload,
-    read,
-    to_payload,
-)
+from app.cluster.protocol import Load, OrderOutcome, ProblemReply, SearcherReport, read, to_payload
 from app.messages import envelopes
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange
@@ -58,60 +49,39 @@ class ReceivedMessage:
 class FakeOrchestrator:
     """Receives the messages of every searcher of a broker, in order, and sends orders."""
 
-    url: str
     publisher: Publisher
+    requestor: Requestor
     channel: Any
     queue: str
     received: list[ReceivedMessage] = field(default_factory=list)
 
-    @cached_property
-    def requestor(self) -> Requestor:
-        """The requestor, made when first needed."""
-        return Requestor(self.url)
-
-    def listen(self) -> None:
-        """Receive the messages that have arrived."""
+    def mark(self) -> int:
+        """Receive the messages that have arrived; return the number of all so far, for `after`."""
         while (message := self.channel.basic_get(self.queue, no_ack=True)) is not None:
             payload = json.loads(message.body)
             kind = payload.pop("type")
             value = read(_EVENTS[kind], payload)
             self.received.append(ReceivedMessage(kind, value, dict(message.properties)))
+        return len(self.received)
 
     def receive(
-        self, kind: str, condition: Callable[[ReceivedMessage], bool] = lambda _: True, *, after: int = 0
+        self, *kinds: str, condition: Callable[[ReceivedMessage], bool] = lambda _: True, after: int = 0
     ) -> ReceivedMessage:
         """Wait for a message of a type that meets the condition, beyond the first `after` of all, and return it."""
 
         def find() -> ReceivedMessage | None:
-            self.listen()
-            return next((each for each in self.received[after:] if each.type == kind and condition(each)), None)
+            self.mark()
+            return next((each for each in self.received[after:] if each.type in kinds and condition(each)), None)
 
-        found = eventually(find, f"a searcher sends {kind}", seconds=60)
+        found = eventually(find, f"a searcher sends {kinds}", seconds=60)
         assert found is not None
         return found
 
-    def mark(self) -> int:
-        """Return the number of messages received so far, for `after`."""
-        self.listen()
-        return len(self.received)
-
-    def order(self, searcher_id: str, order: Load | Unload) -> ReceivedMessage:
-        """Order a searcher to load or unload, and return the message with the outcome."""
+    def order(self, searcher_id: str, load: Load) -> ReceivedMessage:
+        """Order a searcher to load a pack, and return the message with the outcome."""
         mark = self.mark()
-        kind = "load" if isinstance(order, Load) else "unload"
-        self.publisher.publish([searcher_message(searcher_id, kind, **to_payload(order))])
-        kinds = ("failed", f"{kind}ed")
-
-        def find() -> ReceivedMessage | None:
-            self.listen()
-            of_order = (
-                each for each in self.received[mark:] if each.type in kinds and each.value.domain == order.domain
-            )
-            return next(of_order, None)
-
-        found = eventually(find, f"{kind} of {order.domain} has an outcome", seconds=60)
-        assert found is not None
-        return found
+        self.publisher.publish([searcher_message(searcher_id, "load", **to_payload(load))])
+        return self.receive("failed", "loaded", condition=lambda each: each.value.domain == load.domain, after=mark)
 
     def request_registration(self) -> None:
         """Request that every searcher registers."""
@@ -137,15 +107,15 @@ def answer_of(body: bytes) -> SearchReply | ProblemReply:
 @contextmanager
 def fake_orchestrator(url: str) -> Iterator[FakeOrchestrator]:
     """Yield a fake orchestrator that receives messages from now on."""
-    publisher = Publisher(url)
-    with closing(publisher), Connection(url, connect_timeout=60) as connection, connection.channel() as channel:
+    publisher, requestor = Publisher(url), Requestor(url)
+    with (
+        closing(publisher),
+        closing(requestor),
+        Connection(url, connect_timeout=60) as connection,
+        connection.channel() as channel,
+    ):
         events_exchange(channel).declare()
         queue = channel.queue_declare(exclusive=True).queue
         for key in _EVENTS:
             channel.queue_bind(queue, events_exchange.name, key)
-        found = FakeOrchestrator(url, publisher, channel, queue)
-        try:
-            yield found
-        finally:
-            if "requestor" in vars(found):
-                found.requestor.close()
+        yield FakeOrchestrator(publisher, requestor, channel, queue)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -335,31 +336,16 @@ def test_silence_is_awaited_to_the_deadline(wait: Callable[..., None]) -> None:
 TYPED = SearchResult(
     total=1, estimated=False, relaxed=True, hits=(), reachable=1, seconds=0.1, sources=(), did_you_mean="garden"
 )
+FOUND = replace(TYPED, relaxed=False, did_you_mean="")
 
 
-class Client:
-    """Answers the typed query, and the proposed one with what it was given."""
-
-    def __init__(self, better: SearchResult | Exception) -> None:
-        self._better = better
-
-    async def asearch(self, request: SearchRequest) -> SearchResult:
-        """Return the result of the query, or raise."""
-        if request.q != "garden":
-            return TYPED
-        if isinstance(self._better, Exception):
-            raise self._better
-        return self._better
-
-
-def corrected(client: Any) -> SearchResult:
-    return asyncio.run(search_corrected(client, SearchRequest(q="gardne", domains=("a.example",))))
-
-
-def test_an_error_of_the_second_search_keeps_the_hits_of_the_first() -> None:
-    assert corrected(Client(SearchTimeout("late"))) == TYPED
-
-
-def test_the_hits_of_the_proposed_spelling_name_it() -> None:
-    found = replace(TYPED, relaxed=False, did_you_mean="")
-    assert corrected(Client(found)).corrected == "garden"
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [(FOUND, replace(FOUND, corrected="garden", seconds=0.2)), (SearchTimeout("late"), TYPED)],
+    ids=["better hits name the spelling", "an error keeps the hits of the first search"],
+)
+def test_a_proposed_spelling_is_searched_for(second: SearchResult | Exception, expected: SearchResult) -> None:
+    client = AsyncMock(asearch=AsyncMock(side_effect=[TYPED, second]))
+    request = SearchRequest(q="gardne", domains=("a.example",))
+    assert asyncio.run(search_corrected(client, request)) == expected
+    assert [call.args[0].q for call in client.asearch.await_args_list] == ["gardne", "garden"]
