@@ -19,7 +19,7 @@ from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
 from app.search.contract import SearchRequest, SearchResult
 from config.settings import Settings
-from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
+from tests.support.fleet import Packs, fleet, pages_of, ready, title_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -30,22 +30,15 @@ THREADS, PAUSE = 4, 0.01
 
 
 @dataclass
-class Versions:
-    """The versions of each domain that may answer: `oldest` to `newest`."""
-
-    newest: dict[str, int]
-    oldest: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.oldest = dict(self.newest)
-
-
-@dataclass
 class Load:
-    """Results of the queries: the number answered, the wrong ones, and the failed ones by phase and error."""
+    """Results of the queries: the number answered, the wrong ones, and the failed ones by phase and error.
+
+    The versions of each domain from `oldest` to `newest` may answer.
+    """
 
     finder: SearchClient
-    versions: Versions
+    newest: dict[str, int]
+    oldest: dict[str, int]
     phase: str = ""
     answered: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -63,13 +56,14 @@ class Load:
 
     def _ask_on(self, seed: int) -> None:
         chance = random.Random(seed)
-        domains = sorted(self.versions.newest)
+        domains = sorted(self.newest)
         while not self._over.wait(PAUSE):
             self._ask(chance.choice(domains), chance)
 
     def _ask(self, domain: str, chance: random.Random) -> None:
-        own, oldest = name_of(domain), self.versions.oldest[domain]
-        word = chance.choice([own, "version", "nowhere"])
+        oldest = self.oldest[domain]
+        # The first part of a name is on the pages of this domain only.
+        word = chance.choice([domain.partition(".")[0], "version", "nowhere"])
         try:
             found = self.finder.search(SearchRequest(q=word, domains=(domain,)))
         except ApplicationError as error:
@@ -85,7 +79,7 @@ class Load:
     def _note(self, domain: str, word: str, found: SearchResult, oldest: int) -> None:
         (source,) = found.sources
         version = int(source.generation)
-        fits = oldest <= version <= self.versions.newest[domain] and source.domain == domain
+        fits = oldest <= version <= self.newest[domain] and source.domain == domain
         right = 0 if word == "nowhere" else pages_of(version)
         shown = {(hit.domain, hit.title) for hit in found.hits}
         with self._lock:
@@ -95,15 +89,10 @@ class Load:
                 self.wrong.append(f"{self.phase}: {word} of {domain}, version {oldest} or later: {found}")
 
 
-def name_of(domain: str) -> str:
-    """Return the word that is on this domain's pages only."""
-    return domain.partition(".")[0]
-
-
 @contextmanager
 def load(finder: SearchClient, versions: Mapping[str, int]) -> Iterator[Load]:
     """Send queries during the block; fails at its end if an answer was wrong."""
-    found = Load(finder, Versions(dict(versions)))
+    found = Load(finder, dict(versions), dict(versions))
     threads = [threading.Thread(target=found._ask_on, args=(seed,)) for seed in range(THREADS)]
     for thread in threads:
         thread.start()
@@ -118,13 +107,9 @@ def load(finder: SearchClient, versions: Mapping[str, int]) -> Iterator[Load]:
 
 DOMAINS = tuple(f"{name}.example" for name in ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"))
 #: Seconds between heartbeats; a searcher is gone after three.
-HEARTBEAT = 0.5
+HEARTBEAT = "0.5"
 #: Queries of a whole test that may stay without an answer: each one in flight when a machine dies has others to ask.
 FEW = 8
-
-
-def hasty(environment: Mapping[str, str], **more: str) -> dict[str, str]:
-    return {**environment, "HEARTBEAT": str(HEARTBEAT), "REPLICAS": "2", **more}
 
 
 def placed(
@@ -150,35 +135,28 @@ def placed(
     return routes if there and found == wanted else None
 
 
-def await_placed(
-    finder: ClusterSearchClient,
-    crew: Fleet,
-    versions: Mapping[str, int],
-    *,
-    copies: int,
-    searchers: int,
-    after: str = "",
-) -> Routes:
-    def found() -> Routes | None:
-        return placed(finder, versions, copies=copies, searchers=searchers, after=after)
-
-    with suppress(AssertionError):
-        routes = eventually(found, "all is placed", seconds=30)
-        assert routes is not None
-        return routes
-    raise AssertionError(f"not placed: {finder.routes()}\n{crew.logs()}")
-
-
 def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
     settings: Settings, environment: dict[str, str], tmp_path: Path
 ) -> None:
     packs, versions = Packs(settings, tmp_path / "built"), dict.fromkeys(DOMAINS, 1)
     for domain in DOMAINS:
         packs.publish(domain, 1)
-    with fleet(hasty(environment), tmp_path / "logs") as crew, closing(ClusterSearchClient.of(settings)) as finder:
+    environment = {**environment, "HEARTBEAT": HEARTBEAT, "REPLICAS": "2"}
+    with fleet(environment, tmp_path / "logs") as crew, closing(ClusterSearchClient.of(settings)) as finder:
+
+        def await_placed(*, copies: int = 2, searchers: int = 2, after: str = "") -> Routes:
+            def found() -> Routes | None:
+                return placed(finder, versions, copies=copies, searchers=searchers, after=after)
+
+            with suppress(AssertionError):
+                routes = eventually(found, "all is placed", seconds=30)
+                assert routes is not None
+                return routes
+            raise AssertionError(f"not placed: {finder.routes()}\n{crew.logs()}")
+
         first, *searchers = crew.orchestrator(), *(crew.searcher() for _ in range(3))
         ready(first, *searchers)
-        before = await_placed(finder, crew, versions, copies=2, searchers=3)
+        before = await_placed(searchers=3)
 
         def is_balanced() -> bool:  # A searcher that registered last gets its packs one by one.
             spread = [node.packs for node in finder.routes().searchers]
@@ -194,36 +172,33 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
             requests.phase = "a searcher is killed"
             searchers[0].kill()
             requests.goes_on()
-            await_placed(finder, crew, versions, copies=2, searchers=2)
+            await_placed()
 
             requests.phase = "the orchestrator is killed"
             first.kill()
             requests.goes_on()
             second = crew.orchestrator()
             ready(second)
-            await_placed(finder, crew, versions, copies=2, searchers=2, after=before.orchestrator)
+            await_placed(after=before.orchestrator)
 
             requests.phase = "new versions"
             for domain in DOMAINS[:3]:
-                versions[domain] = requests.versions.newest[domain] = 2
+                versions[domain] = requests.newest[domain] = 2
                 packs.publish(domain, 2)
                 packs.announce(domain)
-            await_placed(finder, crew, versions, copies=2, searchers=2)
-            requests.versions.oldest.update(versions)
+            await_placed()
+            requests.oldest.update(versions)
             requests.goes_on()
             assert requests.by_version[2]
 
             requests.phase = "a searcher leaves"
             searchers[1].leave()
             requests.goes_on()
-            alone = eventually(
-                lambda: placed(finder, versions, copies=1, searchers=1), "one searcher has all", seconds=30
-            )
-            assert alone is not None
+            alone = await_placed(copies=1, searchers=1)
             assert {route.missing for route in alone.routes} == {1}
 
             requests.phase = "a searcher comes"
             ready(crew.searcher())
-            await_placed(finder, crew, versions, copies=2, searchers=2)
+            await_placed()
             requests.goes_on()
     assert requests.failed.total() <= FEW, requests.failed

@@ -398,10 +398,9 @@ class World(RuleBasedStateMachine):
                 node.name for node in nodes if pack.domain in node.held and node.held[pack.domain].sha256 == pack.sha256
             }
             assert set(route.searchers[: route.newest]) == newest or not newest
-            assert len(newest) <= REPLICAS
+            assert route.missing == REPLICAS - len(newest)
             if len(newest) < min(REPLICAS, len(nodes)):
                 assert all(node.free < pack.size_mb for node in nodes if node.name not in newest)
-                assert route.missing
                 assert route.unplaced_reason
 
 

@@ -341,10 +341,16 @@ FOUND = replace(TYPED, relaxed=False, did_you_mean="")
 
 @pytest.mark.parametrize(
     ("second", "expected"),
-    [(FOUND, replace(FOUND, corrected="garden", seconds=0.2)), (SearchTimeout("late"), TYPED)],
-    ids=["better hits name the spelling", "an error keeps the hits of the first search"],
+    [
+        (FOUND, replace(FOUND, corrected="garden", seconds=0.2)),
+        (replace(FOUND, relaxed=True), TYPED),
+        (SearchTimeout("late"), TYPED),
+    ],
+    ids=["all words", "some words", "error"],
 )
-def test_a_proposed_spelling_is_searched_for(second: SearchResult | Exception, expected: SearchResult) -> None:
+def test_a_proposed_spelling_is_used_if_pages_have_all_of_its_words(
+    second: SearchResult | Exception, expected: SearchResult
+) -> None:
     client = AsyncMock(asearch=AsyncMock(side_effect=[TYPED, second]))
     request = SearchRequest(q="gardne", domains=("a.example",))
     assert asyncio.run(search_corrected(client, request)) == expected

@@ -180,8 +180,7 @@ def _unload_spare_copies(allocation: Allocation, pack: Pack) -> None:
         )
         if sum(size for size, _ in spare) < lacking or not spare:
             continue
-        sufficient = [each for each in spare if each[0] >= lacking]
-        for size, domain in sufficient[:1] or reversed(spare):
+        for size, domain in [each for each in spare if each[0] >= lacking] or reversed(spare):
             allocation.unload(searcher_id, domain, f"spare copy unloaded: {pack.domain} has no copy")
             lacking -= size
             if lacking <= 0:
