@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,12 +9,11 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
 from app.broker.headers import DELIVERIES, LAST_ERROR
 from app.broker.outgoing import Outgoing
 from app.broker.policies.base import Dead
-from app.broker.worker.failures import RUN_OUTCOMES, carry_out_one, failure_of
+from app.broker.worker.parts import fail_part
 from app.celery import app
 from app.counters import CRAWLED_URLS, TASK_RUNS
 from app.crawl.frontier.values import (
@@ -166,17 +164,20 @@ def page(self: Any, **message: Any) -> None:
 
 
 def _fail_alone(page: CrawlUrl, error: Exception, *, worker: str) -> None:
-    """Give a page that failed beside others a message and a retry budget of its own, and carry out its policy."""
+    """Give a page that failed beside others a message and a retry budget of its own."""
     process = context()
     [message] = page_messages(page.domain, page.crawl_id, Admitted((frontier_url(page),)), process.budgets)
-    encoding, address = (message.content_type, message.content_encoding), (PAGE, message.routing_key, message.exchange)
-    delivery = Delivery(message.body, message.headers, message.properties, *encoding, *address)
-    trace = "".join(traceback.format_exception(error))
-    failure = replace(failure_of(error, trace=trace, task="site.page"), worker=worker)
-    decision = app.retries.policies.policy_for(PAGE).decide(delivery, failure)
-    logger.warning("%s of %s, which failed beside others: %s", type(decision).__name__, page.url, failure)
-    carry_out_one(decision, delivery, publisher=process.publisher)
-    TASK_RUNS.add("site.page", PAGE, RUN_OUTCOMES[type(decision)], failure.reason)
+    decision = fail_part(
+        message,
+        error,
+        subject=page.url,
+        queue=PAGE,
+        task="site.page",
+        worker=worker,
+        policies=app.retries.policies,
+        publisher=process.publisher,
+        on_outcome=TASK_RUNS.add,
+    )
     if isinstance(decision, Dead):
         complete_dead(process.frontier, page, "page")
 
