@@ -114,7 +114,8 @@ class Settings(BaseSettings):
     retry_timeout_ms: int = Field(
         5_000,
         ge=1,
-        description="First retry delay in ms, doubled each time. With RETRY_MAX, it says how long an outage may last.",
+        description="First retry delay in ms, doubled each time. With RETRY_MAX, it says how long an outage may last. "
+        "Also the first pause while a receiver of events or a service of cover art is away.",
     )
     retry_max: int = Field(5, ge=0, description="Retries after the first run. The sender's values win.")
 
@@ -192,11 +193,6 @@ class Settings(BaseSettings):
         le=3_600,
         description="Seconds in which equal art messages become one. 0: none do.",
     )
-    art_outage_pause: float = Field(
-        30.0,
-        gt=0,
-        description="Seconds of pause while a service of cover art is away; doubled up to ten minutes.",
-    )
     archive_url: Annotated[str, AfterValidator(checks.archive_url)] = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
         description="A file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
@@ -229,12 +225,6 @@ class Settings(BaseSettings):
         2,
         ge=1,
         description="Searchers that have each pack. Any but one of them may die.",
-    )
-    max_deleted_share: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Share of the packs that the store may lose while the orchestrator runs. Searchers keep more.",
     )
     heartbeat: float = Field(
         2.0,

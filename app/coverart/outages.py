@@ -48,7 +48,7 @@ class ServiceBreakers(NamedTuple):
                 redis,
                 name,
                 service,
-                first_pause=settings.art_outage_pause,
+                first_pause=min(settings.retry_timeout_ms / 1_000, LONGEST_PAUSE),
                 longest_pause=LONGEST_PAUSE,
                 memory=FAILURE_MEMORY,
                 threshold=OUTAGE_ITEMS,

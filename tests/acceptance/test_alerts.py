@@ -104,7 +104,7 @@ def system(
     """Run everything, with a site that was crawled and packed."""
     folder, web, urls = tmp_path_factory.mktemp("alerts"), free_port(), private.up(private_services)
     ours = {"WEB_ADDRESS": f"127.0.0.1:{web}", "FLOWER_ADDRESS": f"127.0.0.1:{free_port()}", "WORKER_CONCURRENCY": "1"}
-    ours |= {"SEARCHER_PROCESSES": "1", "RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "100", "ART_OUTAGE_PAUSE": "5"}
+    ours |= {"SEARCHER_PROCESSES": "1", "RETRY_MAX": "1", "RETRY_TIMEOUT_MS": "1000"}
     with ExitStack() as running:
         running.callback(get_redis(urls.redis_url).flushdb)
         broker_url = running.enter_context(own_vhost(urls))

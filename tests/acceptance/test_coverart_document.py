@@ -57,7 +57,7 @@ def art(
     A message that spends a retry stays in the retry queue.
     """
     more = {"EVENT_ART_EXCHANGE": "event-art-archive", "ART_RETRY_MS": str(FOUR_HOURS)}
-    more |= {"ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "0.3"}
+    more |= {"ART_WINDOW": "0", "RETRY_TIMEOUT_MS": "300"}
     with art_corner(services, musicbrainz_template, tmp_path_factory.mktemp("document"), **more) as system:
         with Connection(system.environment["BROKER_URL"]) as connection, connection.channel() as channel:
             for project in (COVER_ART, EVENT_ART):

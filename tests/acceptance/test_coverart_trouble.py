@@ -91,7 +91,7 @@ def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
     killable: Killable, musicbrainz_url: str, tmp_path: Path
 ) -> None:
     own, wanted = killable.settings, gids(OUTAGE_ITEMS - 1)
-    more = {"ART_RETRY_MS": "3000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "3"}
+    more = {"ART_RETRY_MS": "3000", "ART_WINDOW": "0", "RETRY_TIMEOUT_MS": "3000"}
     with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
         art.archive.faults.add(stand_in.broken(), times=len(wanted))
         for gid in wanted:

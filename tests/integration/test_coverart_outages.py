@@ -63,7 +63,7 @@ def indexer_for(redis: Redis, archive: ArchiveServer, ws_url: str, **more: Any) 
         "musicbrainz_url": SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
         "musicbrainz_ws_url": ws_url,
         "art_window": 0,
-        "art_outage_pause": 30,
+        "retry_timeout_ms": 30_000,
     }
     settings = Settings(**{**given, **archive.settings, **more})
     return replace(

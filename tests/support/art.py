@@ -26,7 +26,7 @@ from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.worker import Worker, start_module, worker
 
 #: Retries after 300 ms instead of 4 hours, equal messages gathered for 200 ms, an outage of a second.
-BRIEF = {"ART_RETRY_MS": "300", "ART_WINDOW": "0.2", "ART_OUTAGE_PAUSE": "1"}
+BRIEF = {"ART_RETRY_MS": "300", "ART_WINDOW": "0.2", "RETRY_TIMEOUT_MS": "1000"}
 
 #: What HTTP itself needs, and says nothing of a job.
 _TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}

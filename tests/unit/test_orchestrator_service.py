@@ -52,7 +52,6 @@ class Wire:
         self.service = OrchestratorService(
             replicas=1,
             heartbeat=2.0,
-            max_deleted_share=0.5,
             store=lambda: store,
             respond=self._respond,
             publish=self.events.extend,

@@ -104,7 +104,7 @@ def scanned(store_id: str, missing: int = 0) -> ScanResult:
 
 
 def test_a_store_without_marker_and_another_one_are_ignored_while_packs_are_known() -> None:
-    guard = StoreGuard(max_deleted_share=0.5)
+    guard = StoreGuard()
     assert guard.check(scanned(""), frozenset()) == scanned("")
     assert guard.check(scanned("", 1), DOMAINS) is None
     # A store whose deletions are held back does not become the known one.
@@ -116,22 +116,16 @@ def test_a_store_without_marker_and_another_one_are_ignored_while_packs_are_know
 
 
 @pytest.mark.parametrize(
-    ("share", "missing", "believed"),
-    [
-        (0.5, 5, 5),
-        (0.5, 6, 0),
-        (1.0, 10, 10),
-        (0.0, ALWAYS_DELETABLE, ALWAYS_DELETABLE),
-        (0.0, ALWAYS_DELETABLE + 1, 0),
-    ],
+    ("packs", "missing", "believed"),
+    [(10, 5, 5), (10, 6, 0), (4, ALWAYS_DELETABLE, ALWAYS_DELETABLE), (4, ALWAYS_DELETABLE + 1, 0)],
 )
-def test_more_than_a_share_of_the_packs_is_never_deleted_at_once(share: float, missing: int, believed: int) -> None:
-    result = StoreGuard(max_deleted_share=share).check(scanned("a", missing), DOMAINS)
+def test_more_than_a_share_of_the_packs_is_never_deleted_at_once(packs: int, missing: int, believed: int) -> None:
+    result = StoreGuard().check(scanned("a", missing), frozenset(sorted(DOMAINS)[:packs]))
     assert result == scanned("a", believed)
 
 
 def test_several_scans_delete_no_more_packs_than_one_may() -> None:
-    guard, domains, kept = StoreGuard(max_deleted_share=0.5), DOMAINS, []
+    guard, domains, kept = StoreGuard(), DOMAINS, []
     for _ in range(4):
         missing = frozenset(sorted(domains)[:2])
         result = guard.check(ScanResult(store_id="a", deleted=missing), domains)
@@ -142,7 +136,7 @@ def test_several_scans_delete_no_more_packs_than_one_may() -> None:
 
 
 def test_a_removed_site_that_is_still_served_leaves_the_bound_of_the_others_as_it_is() -> None:
-    guard, served = StoreGuard(max_deleted_share=0.5), frozenset(sorted(DOMAINS)[5:])
+    guard, served = StoreGuard(), frozenset(sorted(DOMAINS)[5:])
     assert guard.check(scanned("a", 5), DOMAINS) == scanned("a", 5)
     [removed, vanished, *_] = sorted(served)
     for _ in range(5):
@@ -153,7 +147,7 @@ def test_a_removed_site_that_is_still_served_leaves_the_bound_of_the_others_as_i
 
 
 def test_new_packs_make_room_for_deletions() -> None:
-    guard = StoreGuard(max_deleted_share=0.5)
+    guard = StoreGuard()
     assert guard.check(scanned("a", 5), DOMAINS) == scanned("a", 5)
     grown = frozenset(sorted(DOMAINS)[5:]) | {f"new-{number}.example" for number in range(5)}
     result = ScanResult(store_id="a", deleted=frozenset(sorted(DOMAINS)[5:]))
@@ -162,11 +156,11 @@ def test_new_packs_make_room_for_deletions() -> None:
 
 def test_a_domain_without_a_known_pack_does_not_count_as_deleted() -> None:
     result = ScanResult(store_id="a", deleted=frozenset(f"unknown-{number}.example" for number in range(9)))
-    assert StoreGuard(max_deleted_share=0.5).check(result, DOMAINS) == result
+    assert StoreGuard().check(result, DOMAINS) == result
 
 
 def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    guard = StoreGuard(max_deleted_share=0.5)
+    guard = StoreGuard()
     for _ in range(3):
         guard.check(scanned("a", 10), DOMAINS)
     assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -84,21 +84,20 @@ class OrchestratorService:
         *,
         replicas: int,
         heartbeat: float,
-        max_deleted_share: float,
         store: Callable[[], ObjectStore],
         respond: Callable[..., Responder],
         publish: Callable[[Sequence[Outgoing]], None],
         every: Callable[[float, Callable[[], None]], Callable[[], None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`replicas`, `heartbeat` and `max_deleted_share` are those of the settings.
+        """`replicas` and `heartbeat` are those of the settings.
 
         `store` opens the store. `respond(handlers, problem=..., returned=...)` makes the responder. `publish` publishes
         events or raises PublishFailed. `every(seconds, function)` calls a function periodically and returns a function
         that ends it.
         """
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
-        guard = StoreGuard(max_deleted_share=max_deleted_share)
+        guard = StoreGuard()
         self._schedule = ScanSchedule(store, check=guard.check)
         self._registration = RegistrationTime(publish)
         self._every = every

@@ -34,6 +34,8 @@ UNCLEAR_RESCAN_INTERVAL: Final = 10.0
 _REMOVED_OF_LATE: Final = 86_400.0
 #: Seconds before a failed scan is repeated: after the first failure, and at most. Each failure doubles them.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
+#: Share of the packs that the store may lose while the orchestrator runs. Searchers keep more.
+MAX_DELETED_SHARE: Final = 0.5
 #: Packs that may be deleted whatever their share, so that small installations work.
 ALWAYS_DELETABLE: Final = 3
 
@@ -165,16 +167,14 @@ def _is_removed(store: ObjectStore, domain: str) -> bool:
 
 
 class StoreGuard:
-    """Remembers the id of the store that packs came from, and holds back deletions that are not plausible."""
+    """Remembers the id of the store that packs came from, and holds back deletions that are not plausible.
 
-    def __init__(self, *, max_deleted_share: float) -> None:
-        """`max_deleted_share` is the share of the known packs that may be deleted, from 0 to 1.
+    MAX_DELETED_SHARE is measured from the largest number of packs that this object has seen: several scans delete no
+    more than one. Packs of sites that an operator removed do not count. A restart of the orchestrator is the operator's
+    consent to the present number.
+    """
 
-        It is measured from the largest number of packs that this object has seen: several scans delete no more than
-        one. Packs of sites that an operator removed do not count. A restart of the orchestrator is the operator's
-        consent to the present number.
-        """
-        self._max_share = max_deleted_share
+    def __init__(self) -> None:
         self._largest = 0
         #: Removed sites whose packs are still served: each is subtracted from the largest number once.
         self._removed = frozenset[str]()
@@ -201,13 +201,13 @@ class StoreGuard:
         others = domains - removed
         self._largest = max(self._largest - len(removed - self._removed), len(others))
         self._removed = (self._removed & domains) | removed
-        most = max(ALWAYS_DELETABLE, int(self._max_share * self._largest))
+        most = max(ALWAYS_DELETABLE, int(MAX_DELETED_SHARE * self._largest))
         missing = result.deleted & others
         if missing and self._largest - len(others - missing) > most:
             self._log(
                 f"The store lacks {len(missing)} of {len(others)} known packs. Only {most} of {self._largest} may "
-                "vanish while the orchestrator runs: searchers keep them. If they were deleted on purpose, restart the "
-                "orchestrator with MAX_DELETED_SHARE=1"
+                "vanish while the orchestrator runs: searchers keep them. To have them deleted, remove their sites: "
+                "perennial site remove DOMAIN"
             )
             return replace(result, deleted=result.removed)
         self.store_id, self._logged = result.store_id, ""

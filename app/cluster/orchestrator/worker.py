@@ -130,7 +130,6 @@ def build(
     return OrchestratorService(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
-        max_deleted_share=settings.max_deleted_share,
         store=store,
         respond=partial(Responder, settings.broker),
         publish=get_publisher(settings.broker).publish,
