@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from queue import SimpleQueue
 
 from rich.console import Console
 from rich.text import Text
@@ -37,27 +38,18 @@ class Events:
     """Takes events from any thread, and gives them out in their order."""
 
     def __init__(self) -> None:
-        self._events: list[DemoEvent] = []
-        self._lock = threading.Lock()
+        self._events: SimpleQueue[DemoEvent] = SimpleQueue()
         self.last = time.monotonic()
 
     def add(self, event: DemoEvent) -> None:
         """Note an event."""
-        with self._lock:
-            self._events.append(event)
-            self.last = time.monotonic()
+        self._events.put(event)
+        self.last = time.monotonic()
 
     def take(self) -> list[tuple[DemoEvent, int]]:
         """Remove and return what happened since, equal ones in a row as one with their number."""
-        with self._lock:
-            taken, self._events = self._events, []
-        counted: list[tuple[DemoEvent, int]] = []
-        for event in taken:
-            if counted and counted[-1][0] == event:
-                counted[-1] = (event, counted[-1][1] + 1)
-            else:
-                counted.append((event, 1))
-        return counted
+        taken = (self._events.get() for _ in range(self._events.qsize()))
+        return [(event, len(list(equal))) for event, equal in groupby(taken)]
 
 
 def short(text: str) -> str:
@@ -71,33 +63,21 @@ def observe(server: Site, note: Note) -> None:
 
     def noted(request: Request) -> Answer:
         answer = route(request)
-        return lambda request, wire: answer(request, _Noting(wire, lambda status: note(request, status)))
+
+        def note_and_answer(request: Request, wire: Wire) -> None:
+            send = wire.send
+
+            def send_first(data: bytes) -> None:
+                wire.send = send  # type: ignore[method-assign]
+                note(request, int(data.split(b" ", 2)[1]))
+                send(data)
+
+            wire.send = send_first  # type: ignore[method-assign]
+            answer(request, wire)
+
+        return note_and_answer
 
     server.route = noted  # type: ignore[method-assign]
-
-
-class _Noting(Wire):
-    """A wire that reads the status from the first bytes."""
-
-    def __init__(self, wire: Wire, note: Callable[[int], None]) -> None:
-        self.connection = wire.connection
-        self._wire = wire
-        self._tell: Callable[[int], None] | None = note
-
-    def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        if self._tell is not None:
-            self._tell(int(data.split(b" ", 2)[1]))
-            self._tell = None
-        self._wire.send(data)
-
-    def pause(self, seconds: float) -> None:
-        """Wait."""
-        self._wire.pause(seconds)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._wire.close()
 
 
 class CaaScreen:

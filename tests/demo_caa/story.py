@@ -98,7 +98,9 @@ class CaaStory:
                 changes.add_release(self.database, title, artist, gid=gid)
                 self._publish_title(gid, title)
                 for place, image in enumerate(_IMAGES[gid], 1):
-                    self._upload(gid, image)
+                    self.pictures[image] = f"picture {image}".encode()
+                    file = COVER_ART.image_file(gid, image, "jpg")
+                    self.stage.archive.upload(COVER_ART.bucket(gid), file, self.pictures[image])
                     changes.add_cover(self.database, gid, image, types=(place,))
         self._settle("the three items")
         return artist
@@ -160,10 +162,6 @@ class CaaStory:
         self._settle("the release with one image less")
         for number, action, state in self.database.execute(_EVENTS):
             self.stage.screen.event(DemoEvent("event", f"{number}: {action}, {state}"))
-
-    def _upload(self, gid: str, image: int) -> None:
-        self.pictures[image] = f"picture {image}".encode()
-        self.stage.archive.upload(COVER_ART.bucket(gid), COVER_ART.image_file(gid, image, "jpg"), self.pictures[image])
 
     def _publish_title(self, gid: str, title: str) -> None:
         """Have the web service tell a release's name, as it would once the transaction is over."""
