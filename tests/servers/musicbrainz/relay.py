@@ -60,23 +60,15 @@ def running(database: str, broker: str, *, poll: float = 1.0) -> Iterator[None]:
 def deliver(database: _Db, channel: Any) -> int:
     """Publish up to BATCH messages in the order of their rows, then delete these; return how many.
 
-    A row is deleted only when the broker has confirmed its message: a relay that dies in between sends it twice and
-    loses none. Raises the errors of publishing. An unroutable message is an error, and stays with all after it.
+    Rows are deleted only when the broker has confirmed all. A relay that dies or meets an error in between sends some
+    twice, and loses none. Raises the errors of publishing, of which an unroutable message is one.
     """
-    sent: list[int] = []
-    failure: Exception | None = None
     with database.transaction():
-        for row in database.execute(_TAKE, (BATCH,)).fetchall():
-            try:
-                _publish(channel, *row[1:])
-            except (AMQPError, OSError) as error:
-                failure = error
-                break
-            sent.append(row[0])
-        database.execute(_DELETE, (sent,))
-    if failure is not None:
-        raise failure
-    return len(sent)
+        rows = database.execute(_TAKE, (BATCH,)).fetchall()
+        for _, *message in rows:
+            _publish(channel, *message)
+        database.execute(_DELETE, ([id for id, *_ in rows],))
+    return len(rows)
 
 
 def _publish(channel: Any, exchange: str, routing_key: str, message: str, properties: Mapping[str, Any]) -> None:
