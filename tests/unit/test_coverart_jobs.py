@@ -201,12 +201,6 @@ def test_an_events_listing_names_the_event_and_has_no_back() -> None:
     assert document["images"][0]["thumbnails"]["small"] == f"{eaa}-250.jpg"
 
 
-def test_the_last_images_listing_is_an_empty_one() -> None:
-    assert listing(COVER_ART, Entity(GID, ())) == (
-        f'{{"images": [], "release": "https://musicbrainz.org/release/{GID}"}}'.encode()
-    )
-
-
 @given(st.sampled_from(PROJECTS), st.lists(images, max_size=3))
 def test_any_listing_is_json_with_sorted_keys_the_given_order_and_https(project: Project, of: list[Image]) -> None:
     data = listing(project, Entity(GID, tuple(of)))
