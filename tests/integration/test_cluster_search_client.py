@@ -148,7 +148,7 @@ def test_cached_routes_are_used_while_the_orchestrator_is_away(world: World) -> 
     # A lookup fails after it.
     client = world.client(deadline=3.0)
     assert titles(ask(client)) == ["one"]
-    keeper.stop()
+    keeper.close()
     while not client.counts()["lookups_failed"]:
         assert titles(ask(client)) == ["one"]
     assert titles(ask(client)) == ["one"]
@@ -171,7 +171,7 @@ def test_a_pack_that_moved_is_found_along_newer_routes(world: World, monkeypatch
     client = world.client()
     assert titles(ask(client)) == ["one"]
     world.routes = routes(route("a.example", "two"))
-    first.stop()
+    first.close()
     assert titles(ask(client)) == ["two"]
     assert client.counts()["returned"] == 1
     world.routes = routes(route("a.example", "two"), route("b.example", "two"))

@@ -44,9 +44,11 @@ def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE, 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     assert ready.wait(30)
-    yield
-    done.set()
-    thread.join(30)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(30)
 
 
 class ByHand:

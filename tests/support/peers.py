@@ -3,81 +3,52 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from kombu import Connection, Consumer, Producer, Queue
+from kombu import Connection, Queue
 
+from app.broker.delivery import Delivery
 from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
 from app.topology.queues import events_exchange, queries_exchange, request_queue
 from config.settings import get_settings
+from tests.support.answering import ByHand, consumed
 
 #: Returns the body of the reply to a message; None for no reply.
 Script = Callable[[dict[str, Any]], bytes | None]
 
 
 class Peer:
-    """Consumes from one queue and replies by a script that may be changed at any time; records its requests."""
+    """Replies to the requests of one queue by a script that may be changed at any time, and records them."""
 
     def __init__(self, url: str, queue: Queue, script: Script) -> None:
         self.script = script
         self.requests: list[dict[str, Any]] = []
-        self._url = url
-        self._queue = queue
-        self._stop = threading.Event()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._running = ExitStack()
+        connection = self._running.enter_context(Connection(url))
+        for entity in (events_exchange, queries_exchange, queue):
+            entity(connection.default_channel).declare()
+        self._client = ByHand(url)
+        self._running.callback(self._client.close)
+        self._running.enter_context(consumed(url, self._answer, queue=queue.name, exists=True))
 
-    def start(self) -> None:
-        """Begin to consume; the queue is declared when this returns."""
-        self._thread.start()
-        assert self._ready.wait(30)
-
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop consuming; an auto-delete queue is deleted."""
-        self._stop.set()
-        self._thread.join(30)
+        self._running.close()
 
-    def _run(self) -> None:
-        with Connection(self._url) as connection, connection.channel() as channel:
-            producer = Producer(channel)
-            for exchange in (events_exchange, queries_exchange):
-                exchange(channel).declare()
-
-            def answer(body: Any, message: Any) -> None:
-                message.ack()
-                request = json.loads(body) if isinstance(body, str | bytes) else body
-                self.requests.append(request)
-                reply = self.script(request)
-                if reply is not None:
-                    properties = message.properties
-                    producer.publish(
-                        reply,
-                        exchange="",
-                        routing_key=properties["reply_to"],
-                        correlation_id=properties["correlation_id"],
-                        content_type="application/json",
-                        content_encoding="utf-8",
-                    )
-
-            with Consumer(channel, [self._queue], callbacks=[answer], accept=["json"]):
-                self._ready.set()
-                while not self._stop.is_set():
-                    with suppress(TimeoutError):
-                        connection.drain_events(timeout=0.02)
+    def _answer(self, delivery: Delivery) -> None:
+        request = json.loads(delivery.body)
+        self.requests.append(request)
+        if (reply := self.script(request)) is not None:
+            self._client.reply(delivery, reply)
 
 
 @contextmanager
 def peer(url: str, queue: Queue, script: Script) -> Iterator[Peer]:
     """Yield a peer for the block."""
-    found = Peer(url, queue, script)
-    found.start()
-    try:
+    with closing(Peer(url, queue, script)) as found:
         yield found
-    finally:
-        found.stop()
 
 
 def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
