@@ -97,7 +97,7 @@ def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_ot
         pools.reset()
 
 
-def test_a_message_that_no_queue_takes_is_an_error_at_the_call_and_the_next_one_goes_through(
+def test_a_message_that_no_queue_or_exchange_takes_is_an_error_at_the_call_and_the_next_one_goes_through(
     task: Any, broker: Broker, broker_url: str
 ) -> None:
     task.delay(number=1)
@@ -106,23 +106,18 @@ def test_a_message_that_no_queue_takes_is_an_error_at_the_call_and_the_next_one_
         task.delay(number=2)
     assert isinstance(raised.value, PublishFailed)
     assert isinstance(raised.value, OperationalError)
+    with pytest.raises(NotConfirmed, match="no exchange 'nothing'"):
+        task.apply_async(exchange="nothing", routing_key="nowhere")
     task.delay(number=3)
     assert numbers(broker) == [3]
 
 
-def test_a_message_that_the_broker_refuses_is_an_error_and_the_channel_does_not_remember_it(
+def test_a_message_that_the_broker_refuses_is_an_error_and_is_tried_again_as_celerys_publish_policy_says(
     task: Any, broker: Broker
 ) -> None:
     task.apply_async(kwargs={"number": 1}, queue="full")
     with pytest.raises(NotConfirmed, match="refused it: exchange '' with key 'full'"):
         task.apply_async(kwargs={"number": 2}, queue="full", retry=False)
-    assert numbers(broker, "full") == [1]
-    task.apply_async(kwargs={"number": 3}, queue="full")
-    assert numbers(broker, "full") == [3]
-
-
-def test_a_refused_message_is_tried_again_as_celerys_publish_policy_says(task: Any, broker: Broker) -> None:
-    task.apply_async(kwargs={"number": 1}, queue="full")
     refused: list[Exception] = []
 
     def make_room(error: Exception, _interval: float) -> None:
@@ -130,16 +125,10 @@ def test_a_refused_message_is_tried_again_as_celerys_publish_policy_says(task: A
         broker.take("full")
 
     policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_max": 0, "errback": make_room}
-    task.apply_async(kwargs={"number": 2}, queue="full", retry_policy=policy)
+    task.apply_async(kwargs={"number": 3}, queue="full", retry_policy=policy)
     assert len(refused) == 1
-    assert numbers(broker, "full") == [2]
-
-
-def test_a_missing_exchange_is_an_error_and_the_next_message_goes_through(task: Any, broker: Broker) -> None:
-    with pytest.raises(NotConfirmed, match="no exchange 'nothing'"):
-        task.apply_async(exchange="nothing", routing_key="nowhere")
-    task.delay(number=1)
-    assert numbers(broker) == [1]
+    assert numbers(broker, "full") == [3]
+    task.apply_async(kwargs={"number": 4}, queue="full")
 
 
 def test_a_broker_that_stops_answering_is_an_error_after_the_time_out_and_its_late_answer_is_nobodys(

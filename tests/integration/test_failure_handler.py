@@ -29,8 +29,6 @@ pytestmark = pytest.mark.integration
 
 POLICY = DelayQueues("shop", timeout_ms=100, retry_max=1, queue_type="classic")
 
-REPLAYED = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
-
 
 @pytest.fixture
 def broker(broker_url: str) -> Broker:
@@ -72,33 +70,6 @@ def handler(
 def delete_exchange(broker_url: str, name: str) -> None:
     with Connection(broker_url) as connection, connection.channel() as channel:
         channel.exchange_delete(name)
-
-
-def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_before(
-    handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer
-) -> None:
-    came = replace(delivery("mail"), headers={**REPLAYED, OUTCOME_TO: "outcomes", "current-iteration": 1})
-    done: list[str] = []
-    handler.publisher.declare([POLICY.dead])
-    delete_exchange(broker_url, "shop.dead")
-    handler.fail(UnackedMessage(came, lambda: True, lambda *_: done.append("done")), FAILURE)
-    assert (done, broker.depth("outcomes"), broker.depth("shop.dead")) == ([], 0, 0)
-    clock.pass_time()
-    assert (done, broker.depth("shop.dead")) == (["done"], 1)
-    eventually(lambda: broker.depth("outcomes") == 1, "the outcome is there")
-    assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "dead-lettered"
-
-
-def test_a_replay_that_is_postponed_has_no_outcome_and_one_that_crashed_its_workers_is_reported_without_a_run(
-    handler: FailureHandler, broker: Broker
-) -> None:
-    came = replace(delivery("mail"), headers={**REPLAYED, OUTCOME_TO: "outcomes"})
-    handler.postpone(UnackedMessage(came, lambda: True, lambda *_: None), "shop.sell", Postpone(0.1, "closed"))
-    crashed = replace(came, headers={**came.headers, DELIVERIES: POLICY.delivery_limit})
-    assert handler.end_at_delivery_limit(UnackedMessage(crashed, lambda: True, lambda *_: None), "shop.sell")
-    [report] = broker.take("outcomes")
-    text = "its earlier deliveries crashed workers"
-    assert json.loads(report.body) == {"outcome": "dead-lettered", "text": text, "of": "1d6a"}
 
 
 def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered_again(
@@ -250,7 +221,7 @@ def test_without_a_broker_every_original_of_a_turn_waits_and_each_is_replaced_on
     assert broker.depth("shop.dead") == 0
 
 
-def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_and_the_log_its_failures(
+def test_the_application_and_an_operator_get_the_outcome_of_each_run_when_its_message_is_safe_and_the_log_its_failures(
     handler: FailureHandler,
     broker: Broker,
     broker_url: str,
@@ -258,18 +229,21 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_a
     outcomes: list[tuple[str, ...]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    failure, first = replace(FAILURE, task="shop.send", reason="server-error"), delivery("mail", id="m-1")
+    failure, done = replace(FAILURE, task="shop.send", reason="server-error"), list[str]()
+    replayed = {REPLAY: "fresh", REPLAY_HISTORY: ["1d6a"], OUTCOME_TO: "outcomes"}
+    first = replace(delivery("mail"), headers={"id": "m-1", **replayed})
     last = replace(first, headers={**first.headers, "current-iteration": 1})
-    crashed = replace(first, headers={"x-delivery-count": 99}, redelivered=True)
+    crashed = replace(first, headers={**first.headers, DELIVERIES: POLICY.delivery_limit})
 
     def unacked(came: Delivery) -> UnackedMessage:
-        return UnackedMessage(came, lambda: True, lambda *_: None)
+        return UnackedMessage(came, lambda: True, lambda *_: done.append("done"))
 
     handler.publisher.declare([POLICY.dead])
     delete_exchange(broker_url, "shop.dead")
     handler.fail(unacked(last), failure)
-    assert outcomes == []
+    assert (done, outcomes, broker.depths(["outcomes", "shop.dead"])) == ([], [], [0, 0])
     clock.pass_time()
+    assert (done, broker.depth("shop.dead")) == (["done"], 1)
     handler.fail(unacked(first), failure)
     handler.postpone(unacked(first), "shop.send", Postpone(0.1, "not yet", code="host-busy"))
     handler.postpone(unacked(first), "shop.send", Postpone(float("nan"), "never"))
@@ -285,6 +259,12 @@ def test_the_application_gets_the_outcome_of_each_run_when_its_message_is_safe_a
         ("shop.send", "mail", "dead-lettered", "invalid-message"),
         ("shop.send", "mail", "dead-lettered", "delivery-limit"),
     ]
+    # A replay that waits has none yet.
+    eventually(lambda: broker.depth("outcomes") == 4, "the operator has them")
+    reports = [json.loads(report.body) for report in broker.take("outcomes")]
+    assert [each["outcome"] for each in reports] == ["dead-lettered", "retried", "dead-lettered", "dead-lettered"]
+    text = "its earlier deliveries crashed workers"
+    assert reports[-1] == {"outcome": "dead-lettered", "text": text, "of": "1d6a"}
     logged = {each.getMessage(): each for each in caplog.records}
     for attempt, text in (
         (1, "Retry 1 of 1 of shop.send from mail in 0.1 s: KeyError: boom"),

@@ -313,7 +313,7 @@ class TestResponder:
 
 
 class TestForward:
-    def test_a_forwarded_request_is_answered_directly_to_its_requester(
+    def test_a_forwarded_request_is_answered_to_its_requester_and_one_to_a_missing_queue_is_returned(
         self, requestor: Requestor, broker_url: str
     ) -> None:
         seen: list[Delivery] = []
@@ -323,31 +323,23 @@ class TestForward:
             seen.append(delivery)
             holder.take(delivery)
 
-        front = Responder(broker_url, {"echo": lambda delivery, _: front.forward(delivery, "holder")}, problem=problem)
+        def returned(queue: str, delivery: Delivery) -> None:
+            front.reply(delivery, f"{queue} is gone: {delivery.body.decode()}".encode())
+
+        handlers: dict[str, Callable[[Delivery, dict[str, Any]], None]] = {
+            "echo": lambda delivery, _: front.forward(delivery, "holder"),
+            "lost": lambda delivery, _: front.forward(delivery, "site.searcher.gone"),
+        }
+        front = Responder(broker_url, handlers, problem=problem, returned=returned)
         with consumed(broker_url, front.take), consumed(broker_url, take, queue="holder"):
             message = Outgoing(exchange="", routing_key=QUEUE, body=b'{"type": "echo"}', headers={"trace": "t"})
             assert requestor.request(message, deadline=30).body == b'{"type": "echo"}'
+            reply = requestor.request(ask(b'{"type": "lost"}'), deadline=30)
+            assert reply.body == b'site.searcher.gone is gone: {"type": "lost"}'
         [delivery] = seen
         assert 0 < int(delivery.properties["expiration"]) <= 30_000
         assert delivery.headers["trace"] == "t"
         holder.close()
-        front.close()
-
-    def test_a_request_forwarded_to_a_missing_queue_is_returned_and_can_be_answered(
-        self, requestor: Requestor, broker_url: str
-    ) -> None:
-        def returned(queue: str, delivery: Delivery) -> None:
-            front.reply(delivery, f"{queue} is gone: {delivery.body.decode()}".encode())
-
-        front = Responder(
-            broker_url,
-            {"echo": lambda delivery, _: front.forward(delivery, "site.searcher.gone")},
-            problem=problem,
-            returned=returned,
-        )
-        with consumed(broker_url, front.take):
-            reply = requestor.request(ask(), deadline=30)
-        assert reply.body == b'site.searcher.gone is gone: {"type": "echo"}'
         front.close()
 
 
