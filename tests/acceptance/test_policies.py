@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -158,28 +159,25 @@ def send_all(bench: Bench) -> None:
         bench.post("mail", body, {"case": f"mail: {failure}", "id": str(uuid.uuid4()), **base})
 
 
-class listening:  # noqa: N801 - Used as a context manager's function is.
+@contextmanager
+def listening(bench: Bench) -> Iterator[None]:
     """Take in every event of the worker for the block, as Flower does."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-
-    def __enter__(self) -> None:
-        self._connection = Connection(self._bench.url)
-        self._receiver = shop.app.events.Receiver(self._connection, handlers={"*": self._on_event})
-        self._thread = threading.Thread(target=self._receiver.capture, kwargs={"limit": None, "wakeup": False})
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._receiver.should_stop = True
-        self._thread.join(60)
-        self._connection.release()
-
-    def _on_event(self, event: dict[str, Any]) -> None:
-        self._bench.state.event(event)
+    def on_event(event: dict[str, Any]) -> None:
+        bench.state.event(event)
         if event["type"].startswith("task-"):
-            self._bench.events[event["uuid"]].append(event["type"])
-            self._bench.fields[event["uuid"]].append(event)
+            bench.events[event["uuid"]].append(event["type"])
+            bench.fields[event["uuid"]].append(event)
+
+    with Connection(bench.url) as connection:
+        receiver = shop.app.events.Receiver(connection, handlers={"*": on_event})
+        thread = threading.Thread(target=receiver.capture, kwargs={"limit": None, "wakeup": False})
+        thread.start()
+        try:
+            yield
+        finally:
+            receiver.should_stop = True
+            thread.join(60)
 
 
 def gaps_in_ms(times: list[float]) -> list[float]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from app.broker.errors import InvalidMessage
 from app.broker.outgoing import Outgoing
 from app.broker.publishing import Publisher
 from app.crawl.frontier.frontier import Frontier
@@ -24,7 +23,7 @@ from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.timers.timers import full_pack_callback
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import Context
-from tasks.pack import pack_full, pack_incremental
+from tasks.pack import pack_full
 from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
 from tasks.ticks import sweep, tick
@@ -210,14 +209,6 @@ def test_an_expired_crawl_leaves_its_domains_set(process: Context) -> None:
     process.redis.delete("perennial:crawl:forgotten")
     begin(process, "new")
     assert process.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}
-
-
-@pytest.mark.parametrize("flags", [{"force": "false"}, {"deletions": 0}])
-def test_a_flag_of_a_pack_message_must_be_true_or_false(process: Context, flags: dict[str, object]) -> None:
-    indexed(process, "c", "/")
-    pack = pack_full if "force" in flags else pack_incremental
-    with pytest.raises(InvalidMessage, match="expected true or false"):
-        pack(domain=DOMAIN, **flags)
 
 
 @pytest.mark.parametrize("crawl_id", ["c:open", "c:seen", "\n", "é" * 5_000, "urn:uuid:1"])

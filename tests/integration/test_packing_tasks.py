@@ -82,9 +82,14 @@ def test_a_pack_is_announced_although_its_writer_died_before_announcing_it(
 
 @pytest.mark.parametrize("page_ids", ["a", [1], ["../x"], [page_id("a").upper()], {}])
 def test_page_ids_that_are_none_are_refused(process: Context, page_ids: Any) -> None:
-    store_page(process, "a")
     with pytest.raises(InvalidMessage, match="expected a list of page ids"):
         pack_incremental(domain=DOMAIN, page_ids=page_ids)
+
+
+def test_a_flag_must_be_true_or_false(process: Context) -> None:
+    for pack, flag in ((pack_full, {"force": "false"}), (pack_incremental, {"deletions": 0})):
+        with pytest.raises(InvalidMessage, match="expected true or false"):
+            pack(domain=DOMAIN, **flag)
 
 
 def test_each_version_is_announced_and_an_unchanged_one_only_once(process: Context, settings: Settings) -> None:

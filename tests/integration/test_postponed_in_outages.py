@@ -122,14 +122,6 @@ def test_while_redis_is_silent_a_dead_page_is_noted_later_and_the_event_loop_doe
     proxy.close()
 
 
-def answering(status: int) -> Callable[[Request], Answer]:
-    def route(request: Request) -> Answer:
-        missing = request.method in ("GET", "HEAD")
-        return reply("<Error><Code>Failing</Code></Error>", status=404 if missing else status)
-
-    return route
-
-
 def test_a_page_waits_while_the_disk_of_the_store_is_full(process: Context, site: Site) -> None:
     with full_disk(), pytest.raises(Postpone, match="the store is unavailable"):
         index(url=site.at("/"))
@@ -172,24 +164,23 @@ def test_a_pack_waits_while_the_disk_of_the_packer_is_full(
     assert read_manifest(process.store, site.domain).pages == 1
 
 
-@pytest.fixture
-def bucket(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the environment of a process whose store is a bucket; its requests are short and not repeated."""
+@pytest.mark.parametrize("status", [503, 507, None], ids=["fails", "is full", "is silent"])
+def test_a_page_waits_while_the_bucket_takes_nothing(
+    environment: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    def failing(request: Request) -> Answer:
+        missing = request.method in ("GET", "HEAD")
+        return reply("<Error><Code>Failing</Code></Error>", status=404 if missing else status or 0)
+
+    # Requests are short and not repeated.
     monkeypatch.setattr(s3, "READ_TIMEOUT", 0.2)
     monkeypatch.setattr(s3, "ATTEMPTS", 1)
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-    return {**environment, **keys, "AWS_EC2_METADATA_DISABLED": "true", "STORE_URL": "s3://bucket"}
-
-
-@pytest.mark.parametrize("status", [503, 507, None], ids=["fails", "is full", "is silent"])
-def test_a_page_waits_while_the_bucket_takes_nothing(
-    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch, status: int | None
-) -> None:
+    bucket = {**environment, **keys, "AWS_EC2_METADATA_DISABLED": "true"}
     with Site() as server, socket.create_server(("127.0.0.1", 0)) as silent:
-        if status is not None:
-            monkeypatch.setattr(server, "route", answering(status))
+        monkeypatch.setattr(server, "route", failing)
         endpoint = server.domain if status is not None else f"127.0.0.1:{silent.getsockname()[1]}"
-        bucket["STORE_URL"] += f"?endpoint=http://{endpoint}"
+        bucket["STORE_URL"] = f"s3://bucket?endpoint=http://{endpoint}"
         with task_context(bucket, settings, monkeypatch) as process:
             with pytest.raises(Postpone, match="the store is unavailable"):
                 index(url=site.at("/"))

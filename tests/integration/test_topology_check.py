@@ -46,10 +46,6 @@ def changed(settings: Settings, **fields: Any) -> Settings:
     return settings.model_copy(update=fields)
 
 
-def without_api(settings: Settings) -> Settings:
-    return changed(settings, broker_api_url=SecretStr(""))
-
-
 def broker_topology(settings: Settings, connection: Any) -> Topology:
     return management_api(settings, connection).topology()
 
@@ -248,7 +244,7 @@ def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared
         with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
             migration.migrate("site.index", other, print)
     with pytest.raises(ManagementFailed, match="BROKER_API_URL is not set: enable the plugin rabbitmq_management"):
-        migration.migrate("site.index", without_api(other), print)
+        migration.migrate("site.index", changed(other, broker_api_url=SecretStr("")), print)
     with pytest.raises(InvalidMessage, match="unknown queue"):
         migration.migrate("cover-art-archive.index", other, print)
     assert broker_topology(declared, connection) == before
@@ -332,12 +328,11 @@ def set_policy(
     *,
     kind: str = "policies",
     name: str = "trim",
-    apply_to: str = "queues",
     **keys: Any,
 ) -> None:
     """Set a policy in the vhost of the test."""
     vhost = quote(urlsplit(settings.broker).path.removeprefix("/"), safe="")
-    body = {"pattern": pattern, "apply-to": apply_to, "definition": {k.replace("_", "-"): v for k, v in keys.items()}}
+    body = {"pattern": pattern, "apply-to": "queues", "definition": {k.replace("_", "-"): v for k, v in keys.items()}}
     answer = requests.put(f"{settings.broker_api}{kind}/{vhost}/{name}", json=body, timeout=10)
     answer.raise_for_status()
 
@@ -361,10 +356,6 @@ def findings(settings: Settings, *words: str) -> dict[str, str]:
     return eventually(complete, f"errors about {words}", every=0.5)
 
 
-def number_in(message: Any) -> int:
-    return int(message.body)
-
-
 def test_policies_that_remove_messages_are_errors_of_check_and_doctor(declared: Settings) -> None:
     # Together, because the management API shows the policies of a quorum queue some seconds later.
     broker = Broker(declared.broker)
@@ -385,7 +376,7 @@ def test_policies_that_remove_messages_are_errors_of_check_and_doctor(declared: 
     # The policy comes before the queue's own `reject-publish`, which would have refused two of three messages.
     for number in range(3):
         broker.post(str(number).encode(), exchange="", key="site.pack")
-    eventually(lambda: sorted(map(number_in, broker.peek("site.dead"))) == [0, 1], "two went to the dead set")
+    eventually(lambda: sorted(int(each.body) for each in broker.peek("site.dead")) == [0, 1], "two are in the dead set")
     text = texts["queue site.pack"]
     assert "overflow = drop-head" in text or "max-length = 1: moves the oldest messages" in text
     # An operator policy is named where it sets the value.
