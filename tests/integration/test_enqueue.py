@@ -84,7 +84,9 @@ def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
     assert [(when, headers["retry-max"]) for when, headers in published] == [("before", 1), ("after", 1)]
 
 
-def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_otherwise(broker_url: str) -> None:
+def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_otherwise_but_for_a_task(
+    broker_url: str,
+) -> None:
     for confirm in (True, False):
         task = application(broker_url, confirm=confirm)
         task.delay()
@@ -94,6 +96,9 @@ def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_ot
                 task.delay()
         else:
             assert task.delay().id
+            outer = task.app.task(name="post.outer")(lambda task=task: task.apply_async(confirm=False))
+            with pytest.raises(NotConfirmed):
+                outer.apply(throw=True)
         pools.reset()
 
 
@@ -232,21 +237,6 @@ def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone
     assert wire(task) is before
     eventually(lambda: broker.depth("mail") == 3, "all are there")
     assert numbers(broker) == [1, 2, 3]
-
-
-def test_what_a_task_sends_is_confirmed_whatever_it_asks_for(task: Any, broker_url: str) -> None:
-    failed: list[Exception] = []
-
-    def body() -> None:
-        try:
-            task.apply_async(confirm=False)
-        except NotConfirmed as error:
-            failed.append(error)
-
-    task.apply_async(confirm=False)
-    delete(broker_url, "mail")
-    task.app.task(name="post.outer")(body).apply()
-    assert len(failed) == 1
 
 
 def test_a_page_is_checked_and_normalised_at_the_call_and_an_unknown_queue_refused(
