@@ -180,8 +180,13 @@ def test_a_dry_run_changes_nothing_and_a_replay_sends_each_letter_once(
     # The page of a cause offers this choice.
     act = operator.begin(verb="replay", scope="marked-or-all", query="domain=a.gov")
     assert "1 of 1 replayed." in operator.ended(act)
+    # No worker reports the outcome of the first of them in time.
+    act = operator.begin(verb="replay", scope="all", query="", canary="yes", wait="0.3", rate="50")
+    canary = operator.ended(act)
+    assert "stopped: 1 of 2 replayed" in canary, canary
+    assert audited(settings)[1].details["canary"] == 0.3
     act = operator.begin(verb="replay", scope="all", query="")
-    assert "2 of 2 replayed." in operator.ended(act)
+    assert "1 of 1 replayed." in operator.ended(act)
     assert broker.depths([DEAD_SET, "site.index"]) == [0, 5]
     assert "0 letters are chosen" in operator.send("/ops/dead/acts", verb="replay", scope="all", query="").text
 
