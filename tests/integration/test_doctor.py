@@ -108,31 +108,6 @@ def test_classic_queues_are_a_warning(settings: Settings, connection: Any) -> No
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 
-def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
-    declared: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.operations.doctor.broker_checks.PREFETCH_MULTIPLIER", 8)
-    found = results(declared, "consumer_timeout")["consumer_timeout"]
-    assert {result.text.partition(":")[0]: result.status for result in found} == {
-        "worker": "problem",
-        "packer": "ok",
-        "coverart": "ok",
-        "eventart": "ok",
-        "orchestrator": "ok",
-    }
-    assert "3960 s" in found[0].text
-    assert "assumed" in found[0].text
-
-
-def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, connection: Any) -> None:
-    serving = changed(settings, musicbrainz_url=SecretStr("postgresql://reader@127.0.0.1/musicbrainz"))
-    assert not declare_all(connection, serving)
-    idle, answering = (result.text for result in results(serving, "work queues")["work queues"])
-    names = [f"{archive}.{job}" for archive in ("cover-art-archive", EVENTS) for job in ("index", "move", "delete")]
-    assert f"{', '.join(names)} now" in idle
-    assert answering == "14 work queue(s) answer"
-
-
 def test_a_short_consumer_timeout_of_a_queue_is_a_problem(declared: Settings, connection: Any) -> None:
     """RabbitMQ 3.12 and later read `consumer-timeout`; it is in the arguments of the queue or in a policy."""
     with connection.channel() as channel:

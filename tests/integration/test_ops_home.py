@@ -140,6 +140,12 @@ def test_services_that_are_away_are_findings_and_no_page_waits_for_them(
                 return all(each in found for each in expected)  # noqa: B023
 
             eventually(are_found, f"the findings {expected}", every=0.5)
+            found = samples(client)
+            is_read = [found[f'perennial_readable{{part="{part}"}}'] for part in ("queues", "redis")]
+            assert is_read == ([0, 0] if away is stateful else [1, 1])
+            of_services = ("perennial_queue_", "perennial_timers", "perennial_crawl")
+            assert any(name.startswith(of_services) for name in found) == (away is of_api)
+            assert found["perennial_routes_known"] == 1
 
 
 def test_services_that_accept_connections_and_say_nothing_delay_no_page(operable: Settings) -> None:
@@ -203,16 +209,6 @@ def test_metrics_have_queues_timers_the_workers_of_the_machine_and_what_workers_
     runs = 'perennial_task_runs_total{outcome="dead-lettered",queue="site.page",reason="server-error",task="site.page"}'
     assert (found[runs], found["perennial_crawl_bytes_total"]) == (3, 0)
     assert 0 <= found['perennial_worker_silent_seconds{worker="worker@here"}'] < 60
-
-
-def test_metrics_without_broker_and_redis_say_so_and_have_the_rest(operable: Settings) -> None:
-    away = {"broker_url": SecretStr("amqp://127.0.0.1:1"), "redis_url": SecretStr("redis://127.0.0.1:1")}
-    with operated(operable.model_copy(update=away)) as client:
-        found = samples(client)
-    assert found['perennial_readable{part="queues"}'] == found['perennial_readable{part="redis"}'] == 0
-    assert found["perennial_routes_known"] == 1
-    assert found['perennial_web_requests_total{route="/ops/login",status="303"}'] == 1
-    assert not [name for name in found if name.startswith(("perennial_queue_", "perennial_timers", "perennial_crawl"))]
 
 
 def test_without_an_orchestrator_packs_are_unknown_and_the_link_to_further_packs_leads_on_after_a_removal(

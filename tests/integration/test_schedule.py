@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from app.crawl.frontier.values import Crawl, FrontierUrl
 from app.crawl.record.crawls import list_crawls
 from app.sites.site import Site
-from app.sites.stored import Start, add_site, read_start, update_site, write_start
+from app.sites.stored import Start, add_site, read_start, write_start
 from app.timers.timers import full_pack_callback
 from tasks import ticks
 from tasks.base import Context
@@ -110,19 +110,6 @@ def test_a_loss_of_redis_starts_nothing_again(process: Context, posted: Any) -> 
     process.redis.flushdb()
     assert posted(site.created + timedelta(hours=2)) == []
     assert read_start(process.store, DOMAIN) == Start(site.created, message["crawl_id"])
-
-
-def test_a_changed_paused_or_deleted_site_holds_at_the_next_look(process: Context, posted: Any) -> None:
-    site = add(process, schedule="1h", state="paused")
-    assert posted(site.created) == []
-    update_site(process.store, DOMAIN, lambda former: former.changed({"state": "active"}))  # type: ignore[union-attr]
-    [message] = posted(site.created)
-    process.recorder.end(begin(process, message["crawl_id"], site.created))
-    update_site(process.store, DOMAIN, lambda former: former.changed({"schedule": "1m"}))  # type: ignore[union-attr]
-    [second] = posted(site.created + timedelta(minutes=2))
-    process.recorder.end(begin(process, second["crawl_id"], datetime.now(UTC)))
-    process.store.delete(f"sites/{DOMAIN}.json")
-    assert posted(site.created + timedelta(days=2)) == []
 
 
 def test_only_one_process_looks_in_five_seconds(process: Context, broker: Broker) -> None:

@@ -133,14 +133,6 @@ def test_each_page_of_hits_links_to_the_next(client: httpx.Client) -> None:
     assert len(set(paths)) == 35
 
 
-@pytest.mark.parametrize("domains", [["site.example", LONG], [f"site.example, {LONG}"], [f"{LONG},", "site.example"]])
-def test_several_domains_are_searched_at_once(client: httpx.Client, domains: list[str]) -> None:
-    found = client.get(SEARCH, params={"domain": domains, "q": "many", "limit": 50}).json()
-    assert found["total"] == 36
-    assert {hit["domain"] for hit in found["hits"]} == {"site.example", LONG}
-    assert {source["domain"] for source in found["sources"]} == {"site.example", LONG}
-
-
 def test_a_silent_domain_is_reported_beside_the_hits_of_others(
     client: httpx.Client, scripted: ScriptedSearchClient
 ) -> None:
@@ -315,18 +307,15 @@ def test_suggestions_start_with_the_typed_text(client: httpx.Client) -> None:
     answer = client.get("/suggest", params={"domain": "site.example", "q": "hosti"})
     assert answer.headers["content-type"] == "application/x-suggestions+json"
     assert answer.json() == ["hosti", ["hostile"]]
-    assert client.get("/suggest", params={"q": "elsew"}).json() == ["elsew", ["elsewhere"]]
     for nothing in ("", "?!", "x" * 300):
         assert client.get("/suggest", params={"q": nothing}).json() == [nothing, []]
-    programs = client.get(SUGGEST, params={"domain": "site.example", "q": "hosti"})
-    assert programs.json() == {"query": "hosti", "suggestions": ["hostile"], "pages": []}
 
 
 def test_pages_with_all_words_are_suggested_if_they_are_asked_for(client: httpx.Client) -> None:
     found = {"url": "https://site.example/évil?a=1&b=2", "title": "<script>alert(1)</script>", "heading": ""}
     expected = [found | {"domain": "site.example"}]
     programs = client.get(SUGGEST, params={"q": "hosti", "pages": 3}).json()
-    assert (programs["suggestions"], programs["pages"]) == (["hostile"], expected)
+    assert programs == {"query": "hosti", "suggestions": ["hostile"], "pages": expected}
     page_script = client.get("/suggest", params={"q": "hosti", "pages": 1}).json()
     assert page_script == ["hosti", ["hostile"], [], [], expected]
     for nothing in ("", "?!", "nonexistent hostile"):

@@ -418,13 +418,3 @@ def test_a_page_of_results_with_all_that_it_loads_is_small_and_its_files_are_kep
     assert len(sizes) == 4
     assert sum(sizes.values()) <= 15_000, sizes
     assert client.get("/static/style.css?v=0").headers["cache-control"] == "no-cache"
-
-
-def test_too_many_searches_have_a_page_of_their_own(tmp_path: Path) -> None:
-    pack = write_pack(tmp_path / "site.sqlite", PAGES)
-    with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")) as client:
-        get(client, "/", q="many")
-        tree = get(client, "/", 429, q="many")
-        assert text_of(tree, "h1") == "Too many searches"
-        assert first(tree, ".again").attributes["href"] in {"", None}
-        assert text_of(get(client, "/"), "h1") == "Search site.example"

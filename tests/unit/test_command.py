@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,6 @@ pytestmark = pytest.mark.unit
 
 def test_an_empty_url_is_said_to_be_empty() -> None:
     assert "URL '': it is empty" in str(CliRunner().invoke(cli, ["index", ""]).exception)
-
-
-def test_version_is_the_version_of_the_package() -> None:
-    done = CliRunner().invoke(cli, ["--version"])
-    assert (done.exit_code, done.output) == (0, f"perennial {version('perennial')}\n")
 
 
 def test_help_imports_no_library_that_only_subcommands_need() -> None:
@@ -66,7 +60,6 @@ def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> No
     [
         (("explain", "http://site.example/"), "Redis", "REDIS_URL"),
         (("index", "http://site.example/"), "RabbitMQ", "BROKER_URL"),
-        (("search", "site.example", "word"), "RabbitMQ", "BROKER_URL"),
     ],
 )
 def test_without_services_one_line_says_how_to_start_them(

@@ -21,7 +21,7 @@ from app.topology.accounts import accounts
 from config.checks import host_and_port
 from config.settings import ROOT, Settings, misspelt_variables
 from tests.support.command import as_process_with, invoked, perennial
-from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
+from tests.support.setting_tables import EXAMPLE, env_example
 
 pytestmark = pytest.mark.unit
 
@@ -101,14 +101,6 @@ def test_json_tells_what_the_environment_gave() -> None:
     assert found["ALLOW_PRIVATE_HOSTS"]["value"] == "a.example,10.0.0.0/8"
     assert {name for name, setting in found.items() if setting["given"]} == {"HOST_DELAY", "ALLOW_PRIVATE_HOSTS"}
     assert all(setting["description"] for setting in found.values())
-
-
-def test_the_markdown_table_has_a_row_of_three_cells_for_each_setting() -> None:
-    _, _, *rows = to_markdown().splitlines()
-    assert [row.split("`")[1] for row in rows] == VARIABLES
-    assert {row.replace(r"\|", "").count("|") for row in rows} == {4}
-    assert any("One of `quorum`, `classic`." in row for row in rows)
-    assert str(ROOT) not in to_markdown()
 
 
 def test_env_example_has_the_settings_defaults_and_descriptions() -> None:
