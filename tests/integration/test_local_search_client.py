@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from app.cluster.client.local import LocalSearchClient
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import SearchRequest
+from app.storage.layout import Page
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
@@ -47,6 +49,25 @@ def test_one_pack_or_several_are_searched(search_client: LocalSearchClient) -> N
     assert both.total == both.reachable == 16
     assert {hit.domain for hit in both.hits} == {"tea.example", "ink.example"}
     assert search_client.search(ask("pen", *DOMAINS)).total == 1
+
+
+def test_pages_named_by_the_query_come_before_pages_that_mention_it(tmp_path: Path) -> None:
+    small = [page("/json", "json", "An encoder and a decoder."), *(page(f"/{at}", "Other", "words") for at in range(9))]
+    often = (page(f"/often{at}", "Elsewhere", "json " * 20) for at in range(20))
+    large = [page("/json", "json - data", "A module."), *often, *(page(f"/{at}", "Any", "text") for at in range(300))]
+    packs = [
+        write_pack(tmp_path / "small.sqlite", [_of("small.example", each) for each in small], domain="small.example"),
+        write_pack(tmp_path / "large.sqlite", [_of("large.example", each) for each in large], domain="large.example"),
+    ]
+    with closing(LocalSearchClient(packs)) as search_client:
+        found = search_client.search(ask("json", "large.example", "small.example"))
+    assert {hit.url for hit in found.hits[:2]} == {"https://small.example/json", "https://large.example/json"}
+
+
+def _of(domain: str, each: Page) -> Page:
+    return replace(
+        each, domain=domain, url=f"https://{domain}{each.path}", canonical_key=f"https://{domain}{each.path}"
+    )
 
 
 def test_a_page_named_by_the_query_comes_before_a_phrase_match_of_another_site(tmp_path: Path) -> None:

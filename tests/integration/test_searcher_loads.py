@@ -317,8 +317,7 @@ def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queri
 
     def check(path: Path, *, is_intact: bool = False) -> None:
         assert not is_intact
-        if path.parent.name != ".loading":  # Each was checked before it was served, too.
-            checked.append(path)
+        checked.append(path)
 
     monkeypatch.setattr(database, "check", check)
     with disk.open() as shelf:
@@ -331,7 +330,9 @@ def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queri
             # The loader works in order: the checks are done after this load.
             assert shelf.have(disk.offer(later, domain=later)).kind == "loaded"
         assert shelf.title() == "a.example"
-    assert [path.parent.name for path in checked] == ["a.example", "b.example"]
+    # Each was checked as it arrived.
+    arrived = [".loading"] * 2
+    assert [path.parent.name for path in checked] == [*arrived, "a.example", "b.example", *arrived]
 
 
 def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk: Disk) -> None:
