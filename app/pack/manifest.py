@@ -6,7 +6,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackCorrupt, PackNotFound
@@ -20,16 +20,6 @@ log = logging.getLogger(__name__)
 ROLLBACK: Final = "rollback"
 #: The largest integer that every JSON implementation reads exactly (RFC 8259 section 6), and orders can have.
 _MAX_NUMBER: Final = 2**53 - 1
-
-
-class TableLocation(TypedDict):
-    """The entries of a manifest about the table of frames. See `Manifest`."""
-
-    sha256: str
-    size: int
-    own_object: str
-    table_start: int
-    table_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
@@ -22,7 +22,7 @@ from app.pack.database_cache import has_version
 from app.pack.derivation import code_hash
 from app.pack.download import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, sha256
-from app.pack.manifest import ROLLBACK, Manifest, PackDescription, TableLocation, check_domain, read_manifest
+from app.pack.manifest import ROLLBACK, Manifest, PackDescription, check_domain, read_manifest
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.reading import get_if_present
@@ -148,14 +148,15 @@ def new_object(generation: int) -> str:
     return f"{generation}-{secrets.token_hex(8)}"
 
 
-def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> TableLocation:
-    """Write the last object of the table: its frames, and then the table. Return where the table is."""
+def write_table(store: ObjectStore, domain: str, table: FrameTable, frames: BytesIO | None = None) -> dict[str, Any]:
+    """Write the last object of the table: its frames, and then the table. Return the manifest's fields about it."""
     data, (name, size) = table.to_bytes(), table.objects[-1]
     # Unlike a join, it does not hold the frames twice.
     content = frames or BytesIO()
     content.write(data)
     store.put(frames_key(domain, name), content.getvalue())
-    return TableLocation(sha256=sha256(data), size=table.size, own_object=name, table_start=size, table_size=len(data))
+    place = {"own_object": name, "table_start": size, "table_size": len(data)}
+    return {"sha256": sha256(data), "size": table.size, **place}
 
 
 def _kept(previous: Manifest | None, crawl_id: str) -> Manifest | None:
