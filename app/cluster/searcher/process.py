@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import time
 import uuid
@@ -23,7 +24,7 @@ from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import PackJobs
 from app.cluster.searcher.packs import OpenPacks
-from app.cluster.searcher.query_pool import QueryPool, usable_cores
+from app.cluster.searcher.query_pool import QueryPool
 from app.cluster.searcher.reporter import Reporter
 from app.cluster.searcher.service import BACKLOG, STUCK_SECONDS, TIME_LIMIT, QueryHandler, SearcherService
 from app.cluster.searcher.settings_reader import SearchSettingsReader
@@ -105,7 +106,7 @@ def build(
     """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
     directory = DataDirectory.acquire(settings.data_dir / "searchers")
     # One more than cores: a slow query holds up no other.
-    processes = settings.searcher_processes or usable_cores() + 1
+    processes = settings.searcher_processes or len(os.sched_getaffinity(0)) + 1
     pool = QueryPool(processes, time_limit=TIME_LIMIT, patience=STUCK_SECONDS)
 
     def remove(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import socket
 import subprocess
@@ -148,8 +147,3 @@ class QueryPool:
         """End the processes, after the queries that run."""
         for process in self._processes:
             process.close()
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
