@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from app.machine import try_lock
 from app.storage.disk import locked
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def work_folder(parent: Path) -> Iterator[Path]:
     with locked(str(parent / CREATION_LOCK), mode=0o600):
         remove_abandoned(parent)
         lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try_lock(lock)  # Nothing else has it: the file is new.
     try:
         folder.mkdir(mode=0o700)
         yield folder
@@ -49,13 +49,13 @@ def work_folder(parent: Path) -> Iterator[Path]:
 def remove_abandoned(parent: Path) -> None:
     """Remove the work folders below `parent` whose lock is free."""
     for lock_file in parent.glob(f"{PREFIX}*{LOCK_SUFFIX}"):
-        with suppress(OSError):  # A lock that is held means that its packer lives.
+        with suppress(OSError):  # Its packer has just ended.
             lock = os.open(lock_file, os.O_RDWR | os.O_NOFOLLOW)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder = lock_file.with_suffix("")
-                shutil.rmtree(folder, ignore_errors=True)
-                lock_file.unlink()
-                log.warning("%s: removed, because its packer was killed", folder)
+                if try_lock(lock):  # Else its packer lives.
+                    folder = lock_file.with_suffix("")
+                    shutil.rmtree(folder, ignore_errors=True)
+                    lock_file.unlink()
+                    log.warning("%s: removed, because its packer was killed", folder)
             finally:
                 os.close(lock)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from typing import Final
 from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackVersion, read, size_mb, to_json
 from app.errors import PackError, PackQuarantined, StoreError
+from app.machine import try_lock
 from app.storage.disk import sync_file
 from app.storage.folder import FolderStore
 
@@ -76,9 +76,10 @@ class DataDirectory:
                 if not (names <= {_LOCK} or {_LOCK, _LOADING} <= names):
                     log.warning("%s was not made by a searcher: the next number is tried", folder)
                     continue
-                lock = _lock(folder / _LOCK)
-                if lock is not None:
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                if try_lock(lock):
                     return cls(folder, lock)
+                os.close(lock)
         except OSError as error:
             raise PackError(f"{root}: no data directory can be locked: {error}") from error
         raise AssertionError("count() is infinite")
@@ -203,17 +204,6 @@ class DataDirectory:
     def close(self) -> None:
         """Release the lock: the next process may use the directory."""
         os.close(self._lock)
-
-
-def _lock(path: Path) -> int | None:
-    """Lock a file and return its descriptor, or None if another process has the lock."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _remove_files(folder: Path, *, kept: Container[Path] = ()) -> None:
