@@ -1,8 +1,9 @@
-"""Groups of identical pages: by their definition, after all pages were read and after an update."""
+"""Groups of identical pages, by their definition and after an update; and of alternates in several languages."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.pack import alternates
 from app.pack.database import CHANGES, SCHEMA
 from app.pack.groups import assign, assign_changed, targets_of
 
@@ -141,3 +143,53 @@ def test_an_update_groups_pages_as_their_definition_does(site: Site, updates: li
             # Of the other pages only those are written that are shown otherwise: their frames change.
             written = pack.execute(_WRITTEN).fetchall()
             assert all(former != present for page_id, former, present in written if page_id not in changed)
+
+
+_PAGE = """
+INSERT INTO pages (id, page_id, canonical_key, url, path, lang, hidden, shown_as) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def insert(pack: sqlite3.Connection, page: int, path: str, lang: str, *, shown_as: int = 0) -> None:
+    name = f"{lang} {page}"
+    pack.execute(_PAGE, (page, name, name, name, path, lang, bool(shown_as), shown_as))
+
+
+def test_alternates_that_are_joined_from_the_last_to_the_first_take_time_in_proportion_to_their_number() -> None:
+    # Of four times the groups: 16 times the time where each is followed through all others.
+    assert seconds_of(10_000) < 9 * seconds_of(2_500)
+
+
+def seconds_of(number: int) -> float:
+    """Return the CPU time of as many groups of alternates, each of which leads to the one before."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as pack:
+        pack.executescript(SCHEMA)
+        pack.execute("BEGIN")
+        for page in range(1, number + 1):
+            insert(pack, page, f"/{number - page:05}", "en")
+        # A copy of each page in another language is at the path of the page before.
+        for page in range(2, number + 1):
+            insert(pack, number + page, f"/{number - page + 1:05}", "de", shown_as=page)
+        began = time.process_time()
+        alternates.assign(pack)
+        took = time.process_time() - began
+        found = pack.execute("SELECT DISTINCT alternate_group, hidden FROM pages ORDER BY hidden").fetchall()
+        assert found == [(1, 0), (0, 1)]
+    return took
+
+
+def test_alternates_are_assigned_again_on_one_connection_without_writing_equal_rows() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as pack:
+        pack.executescript(SCHEMA)
+        insert(pack, 1, "/en/a", "en")
+        insert(pack, 2, "/de/a", "de")
+        alternates.assign(pack)
+        pack.execute(
+            "CREATE TEMP TRIGGER written BEFORE UPDATE ON main.pages BEGIN SELECT raise(ABORT, 'written'); END"
+        )
+        alternates.assign(pack)
+        assert pack.execute("SELECT id, alternate_group FROM pages ORDER BY id").fetchall() == [(1, 1), (2, 1)]
+        pack.execute("DROP TRIGGER written")
+        pack.execute("UPDATE pages SET lang = 'en'")
+        alternates.assign(pack)
+        assert pack.execute("SELECT DISTINCT alternate_group FROM pages").fetchall() == [(0,)]
