@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -61,11 +62,6 @@ def restore_power(system: System) -> None:
     system.keeper.start_all()
 
 
-def kill_node(system: System, chance: random.Random) -> None:
-    """SIGKILL one node of the broker cluster."""
-    system.nodes.kill(chance.randrange(3))
-
-
 def start_nodes(system: System) -> None:
     """Start the killed nodes of the broker cluster; return when they are part of it."""
     for number in system.nodes.killed():
@@ -105,16 +101,16 @@ def set_store(system: System, *, failing: bool = False, delay: float = 0.0) -> N
     system.gateway.delay = delay
 
 
+def filler(system: System) -> Path:
+    """Return the file with which `fill_disk` fills the disk."""
+    return system.store_folder / "filler"
+
+
 def fill_disk(system: System) -> None:
     """Write to the store's file system until it is full."""
-    with suppress(OSError), (system.store_folder / "filler").open("wb", buffering=0) as filler:
-        while filler.write(bytes(4096)):
+    with suppress(OSError), filler(system).open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
             pass
-
-
-def empty_disk(system: System) -> None:
-    """Free the space that `fill_disk` took."""
-    (system.store_folder / "filler").unlink()
 
 
 def mounting_forbidden() -> str:

@@ -22,7 +22,7 @@ ANY_TIME: tuple[Moment, ...] = (0.3, 0.7, "packing")
 #: At 1.0 every page is fetched, and the timers of the sites have not fired.
 UNTIL_PACKED: tuple[Moment, ...] = (0.1, 0.5, 0.9, 1.0, 1.0)
 
-Act = Callable[[System, random.Random], None]
+Act = Callable[[System, random.Random], object]
 
 #: Effects that a fault may repeat: everything, where messages are delivered again.
 EVERYTHING: frozenset[Effect] = frozenset({"fetch", "pack", "letter"})
@@ -31,9 +31,8 @@ FETCH_AND_PACK: frozenset[Effect] = frozenset({"fetch", "pack"})
 NOTHING: frozenset[Effect] = frozenset()
 
 
-def _nothing(system: System, chance: random.Random) -> None:
+def _nothing(*_: object) -> None:
     """Do nothing."""
-    del system, chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +185,8 @@ _ALL = (
     Fault(
         name="full-redis",
         target="redis",
-        inject=lambda system, _: system.limit_redis(1),
-        heal=lambda system, _: system.limit_redis(0),
+        inject=lambda system, _: system.redis.config_set("maxmemory", 1),
+        heal=lambda system, _: system.redis.config_set("maxmemory", 0),
         moments=ANY_TIME,
         seconds=(1, 10),
     ),
@@ -217,7 +216,7 @@ _ALL = (
     Fault(
         name="flush-redis",
         target="redis",
-        inject=lambda system, _: system.flush_redis(),
+        inject=lambda system, _: system.redis.flushall(),
         moments=UNTIL_PACKED,
         mixable=False,
     ),
@@ -246,7 +245,7 @@ _ALL = (
         name="full-disk",
         target="store",
         inject=lambda system, _: acts.fill_disk(system),
-        heal=lambda system, _: acts.empty_disk(system),
+        heal=lambda system, _: acts.filler(system).unlink(),
         moments=ANY_TIME,
         seconds=(1, 4),
         repeats=FETCH_AND_PACK,
@@ -256,7 +255,7 @@ _ALL = (
     Fault(
         name="cluster-node",
         target="rabbitmq",
-        inject=acts.kill_node,
+        inject=lambda system, chance: system.nodes.kill(chance.randrange(3)),
         heal=lambda system, _: acts.start_nodes(system),
         seconds=(5, 15),
         store="cluster",

@@ -106,19 +106,11 @@ class System(SystemClients):
         """Return whether a packer holds the lease of one of the domains."""
         return bool(self.redis.exists(*(f"{PREFIX}lease:pack:{domain}" for domain in domains)))
 
-    def limit_redis(self, size: int) -> None:
-        """Let Redis refuse writes above `size` bytes of memory; 0 is no limit."""
-        self.redis.config_set("maxmemory", size)
-
     def trouble_redis(self, trouble: Trouble) -> None:
         """Let one of twenty replies of Redis be lost, or one of twenty of its writes be refused; empty for neither."""
         assert self.redis_proxy is not None, "processes reach the Redis of this system without a proxy"
         self.redis_proxy.every = 20
         self.redis_proxy.trouble = trouble
-
-    def flush_redis(self) -> None:
-        """Remove every key of Redis at once."""
-        self.redis.flushall()
 
     def has_alarm(self) -> bool:
         """Return whether RabbitMQ accepts no messages, because it is low on memory or disk."""
