@@ -87,8 +87,8 @@ class ArchiveServer(Site):
     `requests` has every request, `files` and `item` tell what is kept, `faults` has it answer otherwise.
     """
 
-    def __init__(self, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY, port: int = 0) -> None:
-        super().__init__(port=port)
+    def __init__(self, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> None:
+        super().__init__()
         self.faults = Faults()
         self._keys = f"{access_key}:{secret_key}"
         self._authorization = f"LOW {self._keys}"

@@ -20,24 +20,18 @@ class DnsServer:
 
     ADDRESS = "127.0.53.1"
 
-    def __init__(self, port: int = 53) -> None:
+    def __init__(self) -> None:
         self.delay = 0.0
         self.queries = 0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((self.ADDRESS, port))
+        self._socket.bind((self.ADDRESS, 53))
         self._thread = threading.Thread(target=self._serve, name="dns", daemon=True)
         self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The address and the port of the server."""
-        address: tuple[str, int] = self._socket.getsockname()
-        return address
 
     def close(self) -> None:
         """Stop: a query that comes later gets no answer."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
-            last.sendto(b"", self.address)
+            last.sendto(b"", (self.ADDRESS, 53))
         self._thread.join()
         self._socket.close()
 

@@ -22,9 +22,9 @@ def program(name: str, package: str) -> str:
     return found
 
 
-def postgres_programs(root: Path = Path("/usr/lib/postgresql")) -> Path | None:
+def postgres_programs() -> Path | None:
     """Return the folder of initdb and postgres, or None. Debian has one folder for each release, not on the path."""
-    releases = (path.parent for path in root.glob("*/bin/initdb") if path.parts[-3].isdigit())
+    releases = (path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb") if path.parts[-3].isdigit())
     newest = max(releases, key=lambda path: int(path.parts[-2]), default=None)
     on_path = shutil.which("initdb")
     return newest or (Path(on_path).resolve().parent if on_path else None)

@@ -16,11 +16,9 @@ from app.coverart.project import COVER_ART, Project
 Db = Connection[tuple[Any, ...]]
 
 
-def add_artist(db: Db, name: str, *, sort_name: str | None = None) -> int:
-    """Add an artist and return its id."""
-    added = db.execute(
-        "INSERT INTO musicbrainz.artist (name, sort_name) VALUES (%s, %s) RETURNING id", (name, sort_name or name)
-    )
+def add_artist(db: Db, name: str) -> int:
+    """Add an artist, whose name is its sort name, and return its id."""
+    added = db.execute("INSERT INTO musicbrainz.artist (name, sort_name) VALUES (%s, %s) RETURNING id", (name, name))
     return int(_one(added.fetchone()))
 
 
