@@ -446,31 +446,38 @@ def test_a_failed_descendant_that_is_queued_again_does_not_come_back_twice(table
     assert (table.states()[index], table.states()[again]) == (("completed", 0), ("queued", 0))
 
 
-def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None:
-    no_number = table.add("delete_image", f'{{"artwork_id": true, "gid": "{C}", "suffix": "jpg"}}')
-    wrong = [table.add("index"), table.add("delete_image", gid()), table.add("deindex", gid("x")), no_number]
-    child, right = table.add("deindex", gid(), parents=wrong[:1]), table.add("index", gid(B))
-    assert table.publish() == [right]
-    states = table.states()
-    assert [states[each] for each in wrong] == [("failed", 1)] * 4
-    assert states[child] == ("failed", 0)
-    assert table.reasons(wrong[1]) == [f"event {wrong[1]}: delete_image without artwork_id, suffix"]
+NO_OBJECT = "index whose message is no JSON object of at most 10,000 characters and 100 levels"
+#: Why an event cannot become a message: its action and its message.
+WRONG = {
+    ("rotate", gid(E)): "unknown action rotate",
+    ("index", "{}"): "index without gid",
+    ("delete_image", gid()): "delete_image without artwork_id, suffix",
+    ("deindex", gid("x")): "gid 'x': expected a UUID",
+    ("delete_image", f'{{"artwork_id": true, "gid": "{C}", "suffix": "jpg"}}'): "image 'True': expected an integer",
+    **{
+        ("index", message): NO_OBJECT
+        for message in (
+            *("null", "[1]", '"gid"'),
+            # Too large a number, too long a text, and too many levels.
+            *(f'{{"gid": "{A}", "more": {value}}}' for value in ("9" * 5_000, f'"{"x" * 20_000}"', nested(100))),
+        )
+    },
+}
 
 
-def test_an_unknown_action_and_a_message_that_is_no_object_or_cannot_be_read_fail_their_row_alone(table: Table) -> None:
+def test_an_event_that_cannot_become_a_message_fails_alone_and_names_the_reason(table: Table) -> None:
     table.db.execute("ALTER TYPE artwork_indexer.event_queue_action ADD VALUE IF NOT EXISTS 'rotate'")
-    rotate, right = table.add("rotate", gid()), table.add("index", gid(B))
-    too_large, too_long, too_deep, deepest = "9" * 5_000, '"' + "x" * 20_000 + '"', nested(100), nested(99)
-    more = [f'{{"gid": "{A}", "more": {value}}}' for value in (too_large, too_long, too_deep)]
-    wrong = [table.add("index", message) for message in ("null", "[1]", '"gid"', *more)]
-    deep, noop = table.add("index", f'{{"gid": "{C}", "more": {deepest}}}'), table.add("noop", "null")
+    wrong = {table.add(action, message): reason for (action, message), reason in WRONG.items()}
+    child, right = table.add("deindex", gid(), parents=[*wrong][:1]), table.add("index", gid(B))
+    deep, noop = table.add("index", f'{{"gid": "{D}", "more": {nested(99)}}}'), table.add("noop", "null")
     assert table.publish() == [right, deep]
-    states = table.states()
-    assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 7
-    assert states[noop] == ("completed", 1)
-    assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
-    expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters and 100 levels"
-    assert table.reasons(wrong[0]) == [expected]
+    assert table.states() == {
+        **dict.fromkeys(wrong, ("failed", 1)),
+        **{child: ("failed", 0), right: ("running", 1), deep: ("running", 1), noop: ("completed", 1)},
+    }
+    for event, reason in wrong.items():
+        [found] = table.reasons(event)
+        assert reason in found
 
 
 def test_reasons_are_bounded_and_any_text_can_be_one(table: Table) -> None:
@@ -501,15 +508,12 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     table.set("last_updated = now() - interval '2 minutes'", lost)
     table.begin(lost, 1)
     assert table.publish_lost() == []
-
-
-def test_an_event_whose_dead_letter_met_no_database_does_not_stay_running(table: Table) -> None:
-    event = table.add("index", gid(), state="running", attempts=MAX_ATTEMPTS, last_updated="2020-01-01")
-    assert table.publish_lost() == [event]
-    # It has its last run once more, which completes the event or fails it again.
+    # One whose dead letter met no database has its last run once more, which completes the event or fails it again.
+    table.set(f"attempts = {MAX_ATTEMPTS}, last_updated = '2020-01-01'", lost)
+    assert table.publish_lost() == [lost]
     assert table.published[-1].headers["mb-retries"] == 0
-    table.fail(event, "dead again")
-    assert table.states()[event] == ("failed", MAX_ATTEMPTS)
+    table.fail(lost, "dead again")
+    assert table.states()[lost] == ("failed", MAX_ATTEMPTS)
 
 
 @pytest.mark.parametrize("message", [f'"{random.Random(1).randbytes(9_000).hex()}"', "[" * 6_000 + "]" * 6_000])
