@@ -15,7 +15,6 @@ from app.coverart.jobs import Delete, message
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.private_services import Urls
 from tests.servers import archive as stand_in
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import changes
 from tests.support.art import ArtSystem, art_corner
 from tests.support.broker import given_arguments
@@ -92,35 +91,6 @@ def test_a_worker_starts_and_changes_nothing(art: ArtSystem, before: list[tuple[
     assert "PRECONDITION_FAILED" not in worker.log
     [retry] = [each for each in art.on_broker("queues") if each["name"] == RETRY]
     assert given_arguments(retry) == {"x-message-ttl": FOUR_HOURS, "x-dead-letter-exchange": "cover-art-archive"}
-
-
-def test_covers_and_events_are_served_by_one_worker(art: ArtSystem, worker: Worker) -> None:
-    db = art.database
-    release, event = str(uuid.uuid4()), str(uuid.uuid4())
-    art.web_service.set_entity("release", release, "Kind of Blue")
-    art.web_service.set_entity("event", event, "Newport")
-    with db.transaction():
-        changes.add_release(db, "Kind of Blue", changes.add_artist(db, "Miles Davis"), gid=release)
-        changes.add_cover(db, release, 1)
-        changes.add_event(db, "Newport", gid=event)
-        changes.add_art(db, EVENT_ART, event, 2, mime_type="image/png", types=(1,))
-    eventually(
-        lambda: f"mbid-{release}_mb_metadata.xml" in art.archive.files(f"mbid-{release}"), "the release is indexed"
-    )
-    eventually(lambda: f"mbid-{event}_mb_metadata.xml" in art.archive.files(f"mbid-{event}"), "the event is indexed")
-    assert collection(art, release) == "coverartarchive"
-    assert collection(art, event) == "eventartarchive"
-    assert art.listing(release)["images"][0]["back"] is False
-    assert art.listing(event)["images"][0]["types"] == ["Poster"]
-    put = next(each for each in art.archive.requests if each.path == f"/mbid-{event}/index.json")
-    assert put.headers["authorization"] == f"LOW {ACCESS_KEY}:{SECRET_KEY}"
-    assert f"/ws/2/event/{event}?inc=artist-rels+place-rels" in art.web_service.paths()
-
-
-def collection(art: ArtSystem, gid: str) -> str:
-    item = art.archive.item(f"mbid-{gid}")
-    assert item is not None
-    return item.metadata["collection"]
 
 
 def test_a_failure_that_a_retry_can_fix_waits_four_hours(art: ArtSystem, worker: Worker) -> None:
