@@ -129,7 +129,7 @@ class Scene:
     def _new_item(self) -> dict[str, str]:
         return {
             "x-archive-auto-make-bucket": "1",
-            "x-archive-meta-collection": self.project.collection,
+            "x-archive-meta-collection": "coverartarchive" if self.project == COVER_ART else "eventartarchive",
             "x-archive-meta-mediatype": "image",
             "x-archive-meta-noindex": "true",
         }
