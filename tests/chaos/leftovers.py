@@ -14,9 +14,6 @@ from pathlib import Path
 
 import psutil
 
-#: Seconds that the end of a run may take.
-TIMEOUT = 60
-
 #: Environment variables that mark the processes of a run, by name.
 Marks = Mapping[str, str]
 
@@ -26,13 +23,8 @@ def none_left(folder: Path, marks: Marks) -> Iterator[None]:
     """Kill every process with one of these marks when the block ends, and unmount what is mounted below `folder`."""
     command = [sys.executable, "-m", "tests.chaos.leftovers", str(folder), *map("=".join, marks.items())]
     root = Path(__file__).parents[2]
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, start_new_session=True) as reaper:
-        assert reaper.stdin is not None
-        try:
-            yield
-        finally:
-            reaper.stdin.close()
-            reaper.wait(TIMEOUT)
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 def marked_processes(marks: Marks) -> list[psutil.Process]:

@@ -43,14 +43,9 @@ def s3_server() -> Iterator[S3Server]:
     command = [sys.executable, "-m", "tests.servers.s3"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            endpoint = process.stdout.readline().strip()
-            assert endpoint.startswith("http://"), f"moto did not start: {endpoint!r}, exit {process.poll()}"
-            yield S3Server(endpoint)
-        finally:
-            process.stdin.close()
-            process.wait(60)
+        endpoint = process.stdout.readline().strip()
+        assert endpoint.startswith("http://"), f"moto did not start: {endpoint!r}, exit {process.poll()}"
+        yield S3Server(endpoint)
 
 
 def main(host: str = "127.0.0.1", port: str = "0") -> None:
