@@ -70,7 +70,7 @@ def test_a_page_that_fails_beside_others_waits_with_a_budget_of_its_own_and_the_
 
 
 def test_the_letter_of_a_page_that_fails_beside_others_has_the_cause_of_one_that_fails_alone(
-    process: Context, broker: Broker, message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    process: Context, broker: Broker, site: Site, message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ServerError, "permanent", True)
     page_task.push_request(hostname="worker@host", called_directly=True, id="m")
@@ -82,6 +82,8 @@ def test_the_letter_of_a_page_that_fails_beside_others_has_the_cause_of_one_that
     assert letter.headers[WORKER] == "worker@host"
     assert letter.headers[TRACEBACK].startswith("Traceback")
     assert "ServerError" in letter.headers[TRACEBACK]
+    progress = process.frontier.progress(site.domain)
+    assert (progress.indexed, progress.dead) == (2, 1)
 
 
 def test_the_pages_of_a_message_are_on_the_disk_together_before_they_are_completed(
