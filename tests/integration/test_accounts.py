@@ -178,12 +178,11 @@ def test_a_worker_counts_the_letters_of_a_dead_set_and_of_its_shards(shared: Sha
         assert count_letters(connection, "missing") is None
 
 
-@pytest.mark.parametrize("name", ["worker", "client"])
 def test_an_account_that_may_not_read_a_dead_set_gets_the_brokers_refusal_and_not_that_the_set_is_busy(
-    shared: Shared, name: str, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "LEASE_TIMEOUT", 0.0)
-    url = shared.environments[name]["BROKER_URL"]
+    url = shared.environments["worker"]["BROKER_URL"]
     refusal = r"access to queue 'site\.dead\.lease' .* refused"
     with pytest.raises(BrokerUnreachable, match=refusal), leased(url, "site.dead"):
         pass
