@@ -318,45 +318,26 @@ def test_the_log_of_quorum_queues_is_far_below_the_memory_alarm(checkout: Settin
 # A node that is low on memory: it takes no messages, and says why
 
 
-class AlarmedBroker:
-    """A running node, in its alarm from the beginning, with a vhost at `url`."""
-
-    def __init__(self, settings: Settings, url: str) -> None:
-        self.url = url
-        self._settings = settings
-
-    def raise_alarm(self) -> None:
-        """Let the node take no more messages: no node stays below this limit of memory."""
-        self._set_limit("1MB")
-
-    def end_alarm(self) -> None:
-        """Let the node take messages again."""
-        self._set_limit("512MB")
-
-    def _set_limit(self, limit: str) -> None:
-        set_memory_limit(self._settings, limit)
+def end_alarm(checkout: Settings) -> None:
+    """Let the node take messages again."""
+    set_memory_limit(checkout, "512MB")
 
 
 @pytest.fixture(scope="module")
-def alarmed(checkout: Settings) -> Iterator[AlarmedBroker]:
+def exhausted(checkout: Settings) -> Iterator[str]:
+    """Yield the URL of a vhost of a node in its alarm. The test that ends the alarm is the last one of this module."""
     urls = up(checkout)
     with own_vhost(urls) as url:
-        broker = AlarmedBroker(checkout, url)
         try:
-            broker.raise_alarm()
+            # No node stays below this limit of memory.
+            set_memory_limit(checkout, "1MB")
             alarms = f"{urls.broker_api_url}health/checks/local-alarms"
             eventually(
                 lambda: requests.get(alarms, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE, "its alarm"
             )
-            yield broker
+            yield url
         finally:
-            broker.end_alarm()
-
-
-@pytest.fixture
-def exhausted(alarmed: AlarmedBroker) -> str:
-    """Return the URL of the broker in its alarm. The test that ends the alarm is the last one of this module."""
-    return alarmed.url
+            end_alarm(checkout)
 
 
 @pytest.mark.slow
@@ -430,22 +411,22 @@ def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:
     return False
 
 
-def test_what_an_alarm_holds_back_arrives_once_however_often_it_is_tried(alarmed: AlarmedBroker) -> None:
-    alarmed.end_alarm()
-    broker = Broker(alarmed.url)
+def test_what_an_alarm_holds_back_arrives_once_however_often_it_is_tried(checkout: Settings, exhausted: str) -> None:
+    end_alarm(checkout)
+    broker = Broker(exhausted)
     broker.bind_new("held")
     first, second = (
         [Outgoing(exchange="", routing_key="held", body=f"{number} {each}".encode()) for each in range(3)]
         for number in (1, 2)
     )
-    publisher = Publisher(alarmed.url, timeout=2)
-    alarmed.raise_alarm()
+    publisher = Publisher(exhausted, timeout=2)
+    set_memory_limit(checkout, "1MB")
     for messages in (first, first, second, first, second):
         with pytest.raises(PublishFailed, match="low on memory"):
             publisher.publish(messages)
     with pytest.raises(PublishFailed, match="low on memory"):
         publisher.declare([Queue("another")])
-    alarmed.end_alarm()
+    end_alarm(checkout)
     # The callers may try again in any order.
     eventually(lambda: published(publisher, second), "the alarm is over")
     publisher.publish(first)
