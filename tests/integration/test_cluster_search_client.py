@@ -44,9 +44,8 @@ def says(name: str) -> Script:
 class World:
     """The peers of a test: searchers by name, and an orchestrator that replies with `routes`."""
 
-    def __init__(self, url: str, stack: ExitStack, kind: type[ClusterSearchClient]) -> None:
+    def __init__(self, url: str, stack: ExitStack) -> None:
         self.routes: Routes | None = routes()
-        self._kind = kind
         self._url = url
         self._stack = stack
 
@@ -59,35 +58,18 @@ class World:
 
     def client(self, *, deadline: float = 60.0) -> ClusterSearchClient:
         """Return a client. A busy machine answers late: a tenth of the deadline is waited for it."""
-        return self._stack.enter_context(closing(self._kind(self._url, deadline=deadline)))
-
-
-class AsyncSearchClient(ClusterSearchClient):
-    """One that `ask` asks from an event loop."""
+        return self._stack.enter_context(closing(ClusterSearchClient(self._url, deadline=deadline)))
 
 
 @pytest.fixture
-def kind() -> type[ClusterSearchClient]:
-    """Return the client that the web uses: its first request, before it has routes, is that of a thread."""
-    return AsyncSearchClient
-
-
-in_thread_and_loop = pytest.mark.parametrize(
-    "kind", [ClusterSearchClient, AsyncSearchClient], ids=["by a thread", "by an event loop"]
-)
-
-
-@pytest.fixture
-def world(broker_url: str, kind: type[ClusterSearchClient]) -> Iterator[World]:
+def world(broker_url: str) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(broker_url, stack, kind)
+        yield World(broker_url, stack)
 
 
 def ask(client: ClusterSearchClient, *domains: str) -> SearchResult:
-    question = SearchRequest(q="words", domains=domains or ("a.example",))
-    if isinstance(client, AsyncSearchClient):
-        return asyncio.run(client.asearch(question))
-    return client.search(question)
+    """Search from an event loop, as the web does: before the client has routes, a thread requests them."""
+    return asyncio.run(client.asearch(SearchRequest(q="words", domains=domains or ("a.example",))))
 
 
 def titles(found: SearchResult) -> list[str]:
@@ -112,7 +94,6 @@ def test_several_domains_give_one_result_and_interleaved_suggestions(world: Worl
     assert client.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
 
 
-@in_thread_and_loop
 def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hedging, "_SILENT_SECONDS", 60.0)
     world.routes = routes(route("a.example", "one", "two"))

@@ -91,14 +91,6 @@ def test_quotes_exclusions_prefixes_and_accents(searcher: PackSearcher) -> None:
     assert paths(searcher, "zur ") == []
 
 
-def test_a_relaxed_search_finds_pages_with_some_of_the_words(searcher: PackSearcher) -> None:
-    results = searcher.search(parse("rhubarb nonexistentword"))
-    assert results.relaxed
-    assert [hit.path for hit in results.hits] == ["/described.html"]
-    assert not searcher.search(parse("rhubarb recipe")).relaxed
-    assert searcher.search(parse("nonexistentword andanother")).total == 0
-
-
 def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tmp_path: Path) -> None:
     long = page("/long", "Long", f"larch willow {prose(300)}")
     short = [

@@ -66,22 +66,10 @@ def test_a_text_that_leads_to_many_pages_names_none_of_them(tmp_path: Path) -> N
     assert len(found["/long"][0].splitlines()) == anchors.MAX_TEXTS
 
 
-def test_a_page_is_found_by_what_links_call_it_and_by_other_forms_of_its_words(tmp_path: Path) -> None:
+def test_a_page_is_found_by_what_links_call_it_and_by_other_forms_of_these_words(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
-    english = {"lang": "en", "body": "It is said that kernels are compiled. " * 3}
-    japanese = {"lang": "ja", "body": "パッケージ管理の全体を説明します。" * 3}
-    put(store, page("/os", "Operating systems", **english), page("/ja", "手引き", **japanese))
-    put(store, linking("/index", ("/os", "busy_timeout")), page("/x", "ThreadPool", body="kernel"))
+    put(store, page("/os", "Operating systems", lang="en"), linking("/index", ("/os", "Compiled kernels")))
     pack_full(store, DOMAIN, work=tmp_path)
     with closing(PackSearcher(fetch_pack(store, DOMAIN, tmp_path / "packs"), time_limit=10)) as searcher:
-
-        def paths(q: str) -> list[str]:
-            return [hit.path for hit in searcher.search(parse(q)).hits]
-
-        assert paths("busy_timeout") == ["/os", "/index"] or paths("busy_timeout") == ["/os"]
-        assert paths("kernel ") == ["/x", "/os"]
-        assert paths("kernels ") == ["/os", "/x"]
-        assert paths('"kernels"') == ["/os"]
-        assert paths("compiling ") == ["/os"]
-        assert paths("全体") == ["/ja"]
-        assert paths("thread pool ") == ["/x"]
+        for text in ("kernels ", "kernel ", "compiling "):
+            assert [hit.path for hit in searcher.search(parse(text)).hits] == ["/os"]

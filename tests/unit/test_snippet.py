@@ -377,12 +377,6 @@ def test_facets_count_a_group_once_for_each_value_of_its_pages(tmp_path: Path) -
     assert german["type"] == (("text/html", 1), ("text/plain", 1))
 
 
-def test_titles_of_hits_are_without_the_name_that_all_titles_of_the_site_share(tmp_path: Path) -> None:
-    pages = [page(f"/{word}", f"About {word} | The Site", f"amber {word}") for word in ("a", "b", "c", "d")]
-    found = hits(tmp_path, [*pages, page("/e", "The Site", "amber")], "amber")
-    assert sorted(hit.title for hit in found) == ["About a", "About b", "About c", "About d", "The Site"]
-
-
 def test_titles_of_hits_are_without_the_name_of_the_site_in_any_of_many_languages(tmp_path: Path) -> None:
     languages = ("bg", "cs", "da", "de", "el", "en", "es", "et", "fi", "fr", "ga", "hr", "hu", "it")
     pages = [

@@ -89,13 +89,6 @@ def test_a_store_without_marker_gets_one_when_packs_are_found(tmp_path: Path) ->
     assert finished(store).store_id == create_marker(store) == result.store_id
 
 
-def test_an_unmounted_folder_is_a_failed_scan_and_not_an_empty_store(tmp_path: Path) -> None:
-    store = folder_store(tmp_path / "store")
-    (tmp_path / "store").rename(tmp_path / "elsewhere")
-    (tmp_path / "store").mkdir()
-    assert "no store in this folder" in finished(store, domains=["site.example"]).error
-
-
 DOMAINS = frozenset(f"{number}.example" for number in range(10))
 
 
