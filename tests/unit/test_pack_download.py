@@ -135,11 +135,7 @@ def test_a_table_of_frames_that_does_not_match_its_manifest_is_refused(store: Fo
         fetch_pack(store, DOMAIN, tmp_path / "packs")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff", b"[" * 100_000],
-    ids=["empty", "list", "object", "wrong type", "binary", "nested"],
-)
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff", b"[" * 100_000], ids=len)
 def test_an_invalid_manifest_is_refused(store: FolderStore, data: bytes) -> None:
     store.put(manifest_key(DOMAIN), data)
     with pytest.raises(PackCorrupt, match="manifest"):

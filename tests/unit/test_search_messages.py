@@ -92,11 +92,6 @@ def test_a_code_of_a_later_release_means_that_the_pack_cannot_be_read() -> None:
     assert (type(error), str(error)) == (PackCorrupt, "why")
 
 
-def test_unexpected_errors_are_detailed_only_in_the_log() -> None:
-    reply = problem_reply(KeyError("/home/secret"), process="searcher")
-    assert reply == ProblemReply(reason="pack-corrupt", detail="the searcher failed; see its log")
-
-
 def test_the_error_of_an_orchestrator_is_the_reason_why_there_are_no_routes() -> None:
     def look_up(_request: RoutesRequest, _seconds: float) -> Future[Reply]:
         found = Future[Reply]()
