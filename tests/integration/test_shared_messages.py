@@ -227,6 +227,15 @@ def test_pages_are_left_after_a_sitemap_whose_response_pauses_the_host(
     assert process.frontier.progress(site.domain).done == 2
 
 
+def test_pages_are_left_after_one_with_the_text_of_an_earlier_page_of_the_message(
+    process: Context, site: Site, message: dict[str, Any]
+) -> None:
+    site.set("/bad", page("A"))
+    page_task(**message)
+    assert site.paths() == ["/robots.txt", "/a", "/bad"]
+    assert process.frontier.progress(site.domain).done == 2
+
+
 def test_only_pages_under_one_robots_txt_share_a_message(
     process: Context, broker: Broker, site: Site, message: dict[str, Any]
 ) -> None:
