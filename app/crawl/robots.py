@@ -130,9 +130,18 @@ class RobotsRules:
         return bool(self._rules.can_fetch(url, self._token))
 
     def denial(self, url: str) -> str:
-        """Return the line that forbids a URL, as `robots.txt, line 3: Disallow: /private/`."""
-        line = denying_line(self.lines, self._bounded, url, self._token)
-        return f"robots.txt, {line}" if line else f"robots.txt disallows {url}"
+        """Return the line that forbids a URL, as `robots.txt, line 3: Disallow: /private/`.
+
+        Of several rules, the longest one decides (RFC 9309 section 2.2.2).
+        """
+        parts = urlsplit(url)
+        path = unquote(f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/")
+        rules = [rule for rule in _disallows(self._bounded) if path.startswith(rule.start)]
+        for rule in sorted(rules, key=lambda each: -len(each.value))[:_MAX_COMPARED]:
+            if not Protego.parse(f"{OWN_AGENT}\nDisallow: {rule.value}").can_fetch(url, self._token):
+                shown = self.lines.splitlines()[rule.number - 1].strip()[:MAX_SHOWN]
+                return f"robots.txt, line {rule.number}: {shown}"
+        return f"robots.txt disallows {url}"
 
 
 def _bounded(text: str) -> str:
@@ -155,7 +164,7 @@ def _bounded(text: str) -> str:
     return "\n".join(lines)
 
 
-class DisallowLine(NamedTuple):
+class _DisallowLine(NamedTuple):
     """A Disallow line: its number from 1, its value, and the start of the decoded path of every URL that it forbids."""
 
     number: int
@@ -192,27 +201,11 @@ def own_lines(text: str, token: str) -> str:
     return "\n".join(found.get(number, "") for number in range(max(found, default=-1) + 1))
 
 
-def denying_line(text: str, bounded: str, url: str, token: str) -> str:
-    """Return the line by which a robots.txt forbids a URL, as `line 3: Disallow: /private/`; empty if none is found.
-
-    `text` are its `own_lines`, `bounded` the same lines as they are matched. Of several rules, the longest one decides
-    (RFC 9309 section 2.2.2).
-    """
-    parts = urlsplit(url)
-    path = unquote(f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/")
-    rules = [rule for rule in disallows(bounded) if path.startswith(rule.start)]
-    for rule in sorted(rules, key=lambda each: -len(each.value))[:_MAX_COMPARED]:
-        if not Protego.parse(f"{OWN_AGENT}\nDisallow: {rule.value}").can_fetch(url, token):
-            shown = text.splitlines()[rule.number - 1].strip()[:MAX_SHOWN]
-            return f"line {rule.number}: {shown}"
-    return ""
-
-
 @lru_cache(maxsize=32)
-def disallows(bounded: str) -> tuple[DisallowLine, ...]:
+def _disallows(bounded: str) -> tuple[_DisallowLine, ...]:
     """Return the Disallow lines of a file that has the lines of one robot only."""
     return tuple(
-        DisallowLine(number, rule[1], unquote(re.split(r"\*|\$$", rule[1], maxsplit=1)[0]))
+        _DisallowLine(number, rule[1], unquote(re.split(r"\*|\$$", rule[1], maxsplit=1)[0]))
         for number, line in enumerate(bounded.splitlines(), start=1)
         if (rule := _DISALLOW.match(line.partition("#")[0].strip()))
     )
