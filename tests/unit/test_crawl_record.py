@@ -78,12 +78,16 @@ def lines(*urls: str) -> list[bytes]:
 
 
 class TestCrawls:
-    def test_a_crawl_is_read_as_it_was_written(self, store: ObjectStore) -> None:
+    def test_a_crawl_is_added_once_read_as_it_was_written_and_changed(self, store: ObjectStore) -> None:
         assert read_crawl(store, REF) is None
+        assert update_crawl(store, REF, lambda record: replace(record, state="paused")) is None
+        assert list(store.list("")) == []
         add_crawl(store, crawl())
         assert read_crawl(store, REF) == crawl()
         with pytest.raises(PreconditionFailed):
             add_crawl(store, replace(crawl(), state="paused"))
+        changed = update_crawl(store, REF, lambda record: replace(record, state="done"))
+        assert changed == latest_crawl(store, "site.example") == replace(crawl(), state="done")
 
     def test_fields_of_a_later_release_are_ignored_and_another_version_is_refused(self) -> None:
         named = json.loads(crawl().to_json())
@@ -105,15 +109,6 @@ class TestCrawls:
     def test_an_invalid_record_is_an_error_of_one_line(self, change: dict[str, object]) -> None:
         with pytest.raises(StoreError, match=r"^not a crawl record: .{,400}\Z"):
             CrawlRecord.from_json(json.dumps(json.loads(crawl().to_json()) | change).encode())
-
-    def test_a_changed_crawl_is_stored_and_returned(self, store: ObjectStore) -> None:
-        add_crawl(store, crawl())
-        changed = update_crawl(store, REF, lambda record: replace(record, state="done"))
-        assert changed == latest_crawl(store, "site.example") == replace(crawl(), state="done")
-
-    def test_an_unknown_crawl_is_not_changed(self, store: ObjectStore) -> None:
-        assert update_crawl(store, REF, lambda record: replace(record, state="paused")) is None
-        assert list(store.list("")) == []
 
     def test_crawls_are_listed_newest_first_and_invalid_ones_are_left_out(self, store: ObjectStore) -> None:
         for number, domain in enumerate(["a.example", "b.example:8080", "a.example", "aa.example"]):
@@ -218,6 +213,8 @@ class TestEntries:
 
 class TestSegments:
     def test_entries_are_read_in_order_and_the_last_one_of_a_page_counts(self, store: ObjectStore) -> None:
+        assert (list(read_entries(store, REF)), next_offset(store, REF)) == ([], 0)
+        assert append_segment(store, REF, 0, []) == (0, 0)
         assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == (2, 2)
         assert append_segment(store, REF, 2, [entry("https://site.example/a", "failed").to_line()]) == (1, 1)
         assert [(each.url[-1], each.state) for each in read_entries(store, REF)] == [
@@ -226,11 +223,6 @@ class TestSegments:
         latest = latest_entries(store, REF)
         assert {each.url[-1]: each.state for each in latest.values()} == {"a": "failed", "b": "indexed"}
         assert next_offset(store, REF) == 3
-
-    def test_a_crawl_without_entries_has_none(self, store: ObjectStore) -> None:
-        assert list(read_entries(store, REF)) == []
-        assert next_offset(store, REF) == 0
-        assert append_segment(store, REF, 0, []) == (0, 0)
 
     def test_of_a_segment_that_holds_other_lines_only_the_equal_ones_count_as_written(self, store: ObjectStore) -> None:
         first = lines(*(f"https://site.example/{name}" for name in "abc"))
@@ -321,12 +313,7 @@ def test_they_are_those_of_a_dictionary(written: list[UrlEntry]) -> None:
     found = LatestEntries(written)
     assert list(found.items()) == list(expected.items())
     assert list(found.values()) == list(expected.values())
-    assert list(found) == list(expected)
-    assert len(found) == len(expected)
-    assert {key: found.get(key) for key in ("1", "\ud800", "5")} == {
-        key: expected.get(key) for key in ("1", "\ud800", "5")
-    }
-    assert ("2" in found) == ("2" in expected)
+    assert (len(found), found.get("5")) == (len(expected), None)
 
 
 @given(ENTRIES)
@@ -362,27 +349,24 @@ FORMER = Former("", "", "h", interval=0, at=1_000)
 
 
 @pytest.mark.parametrize(
-    ("result", "former", "interval"),
+    ("result", "former", "longest", "interval"),
     [
-        (UNCHANGED, FORMER, 140),
-        (UNCHANGED, replace(FORMER, interval=140), 196),
-        (UNCHANGED, replace(FORMER, interval=900), 1_000),
-        (CHANGED, replace(FORMER, interval=500), 400),
-        (CHANGED, FORMER, 80),
-        (UNCHANGED, replace(FORMER, at=0), 0),
-        (UNCHANGED, None, 0),
-        (FetchResult("gone", "404"), FORMER, 0),
+        (UNCHANGED, FORMER, 1_000, 140),
+        (UNCHANGED, replace(FORMER, interval=140), 1_000, 196),
+        (UNCHANGED, replace(FORMER, interval=900), 1_000, 1_000),
+        (CHANGED, replace(FORMER, interval=500), 1_000, 400),
+        (CHANGED, FORMER, 1_000, 80),
+        (UNCHANGED, replace(FORMER, at=0), 1_000, 0),
+        (UNCHANGED, None, 1_000, 0),
+        (FetchResult("gone", "404"), FORMER, 1_000, 0),
+        (UNCHANGED, FORMER, None, 0),
     ],
 )
 def test_an_interval_grows_while_a_page_is_unchanged_and_shrinks_when_it_changes(
-    result: FetchResult, former: Former | None, interval: float
+    result: FetchResult, former: Former | None, longest: float | None, interval: float
 ) -> None:
-    timed = with_interval(result, former, now=1_100, longest=1_000)
+    timed = with_interval(result, former, now=1_100, longest=longest)
     assert (timed.interval, timed.due) == pytest.approx((interval, 1_100 + interval if interval else 0))
-
-
-def test_without_a_longest_interval_a_page_is_always_due() -> None:
-    assert with_interval(UNCHANGED, FORMER, now=1_100, longest=None).due == 0
 
 
 @pytest.mark.parametrize(

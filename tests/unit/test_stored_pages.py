@@ -66,11 +66,6 @@ def test_a_stored_page_has_its_text_once_and_all_that_packs_may_need() -> None:
     assert (stored["title_hash"], stored["body_hash"]) == (hash_of("a"), hash_of(stored["body"]))
 
 
-def test_an_unchanged_page_is_an_unchanged_object() -> None:
-    assert to_json(crawled("a")) == to_json(crawled("a"))
-    assert from_json(to_json(crawled("a"))) == crawled("a")
-
-
 @given(st.lists(blocks).map(tuple), st.lists(links).map(tuple), words)
 def test_any_page_is_read_as_it_was_stored(parts: tuple[Block, ...], linked: tuple[PageLink, ...], body: str) -> None:
     written = replace(page("/a", body=body), blocks=parts, links=linked)

@@ -271,14 +271,6 @@ def test_a_link_has_the_texts_of_all_links_to_its_page() -> None:
     ]
 
 
-@given(st.lists(st.one_of(tails, absolute), max_size=20))
-def test_links_are_in_scope_and_no_two_are_one_page(hrefs: list[str]) -> None:
-    scope = Scope("x.gov", "suffix")
-    found = links(hrefs, scope=scope, limit=5)
-    assert len({link.canonical_key for link in found}) == len(found) <= 5
-    assert all(scope.contains(link.url) and link.canonical_key == canonical_key(link.url) for link in found)
-
-
 @given(absolute, st.text(st.sampled_from("ab.~/-_%:?"), max_size=12) | st.from_regex(r"(\.\./){0,4}[a-z/.]{0,9}"))
 @example("https://x.gov?/a/b", "../c")
 @example("https://x.gov/a/b//c", "../../d/")
@@ -306,14 +298,8 @@ def test_trap_urls_are_left_out() -> None:
     assert [is_trap("https://x.gov/f/x/f", max_repeated=times) for times in (1, 2)] == [True, False]
     assert [is_trap(traps[0], max_repeated=times) for times in (2, 3)] == [True, False]
     assert links([*traps, pages[0]], limit=9) == (Link(pages[0], pages[0]),)
-
-
-def test_a_path_that_nests_deeply_is_a_trap() -> None:
-    def path(segments: int) -> str:
-        return "https://x.gov/" + "/".join(map(str, range(segments)))
-
-    assert [is_trap(path(MAX_SEGMENTS)), is_trap(path(MAX_SEGMENTS + 1))] == [False, True]
-    assert not is_trap("https://x.gov/a/b?" + "/" * 100)
+    nested = ["https://x.gov/" + "/".join(map(str, range(MAX_SEGMENTS + more))) for more in (0, 1)]
+    assert [is_trap(url) for url in (*nested, "https://x.gov/a/b?" + "/" * 100)] == [False, True, False]
 
 
 def test_many_links_below_a_long_base_or_with_long_queries_cost_little() -> None:
