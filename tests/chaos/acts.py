@@ -94,6 +94,13 @@ def raise_alarm(system: System, set_limit: Callable[[Settings, str], None], limi
 # The store
 
 
+def set_store(system: System, *, failing: bool = False, delay: float = 0.0) -> None:
+    """Let the S3 store answer each request with an error, or after `delay` seconds."""
+    assert system.gateway is not None, "the store of this system is a folder"
+    system.gateway.failing = failing
+    system.gateway.delay = delay
+
+
 def filler(system: System) -> Path:
     """Return the file with which `fill_disk` fills the disk."""
     return system.store_folder / "filler"
@@ -117,3 +124,19 @@ def mounting_forbidden() -> str:
             return f"a small file system cannot be mounted: {done.stderr.strip()}"
         subprocess.run(["umount", folder], check=True)
     return ""
+
+
+# Names
+
+
+def set_dns_delay(system: System, seconds: float) -> None:
+    """Let the DNS server of the worker answer after these seconds."""
+    assert system.dns is not None, "the sites of this system have no names"
+    assert seconds or system.dns.queries, "the worker resolves names by another server"
+    system.dns.delay = seconds
+
+
+def namespace_forbidden() -> str:
+    """Return why a process cannot get a mount namespace of its own, or an empty text."""
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"no mount namespace can be made: {done.stderr.strip()}" if done.returncode else ""

@@ -155,6 +155,19 @@ _ALL = (
         moments=ANY_TIME,
         seconds=(0.5, 5),
     ),
+    # The resolver gives up after two seconds. The fault comes first: kept connections need no names.
+    Fault(
+        name="slow-dns",
+        target="dns",
+        inject=lambda system, chance: acts.set_dns_delay(system, chance.choice((0.8, 5.0))),
+        heal=lambda system, _: acts.set_dns_delay(system, 0.0),
+        seconds=(4, 8),
+        moments=(0.0, 0.1),
+        repeats=NOTHING,
+        store="names",
+        mixable=False,
+        missing=acts.namespace_forbidden,
+    ),
     Fault(
         name="alarm-memory",
         target="rabbitmq",
@@ -206,6 +219,27 @@ _ALL = (
         inject=lambda system, _: system.redis.flushall(),
         moments=UNTIL_PACKED,
         mixable=False,
+    ),
+    # A page whose writing failed is fetched again.
+    Fault(
+        name="store-errors",
+        target="store",
+        inject=lambda system, _: acts.set_store(system, failing=True),
+        heal=lambda system, _: acts.set_store(system),
+        moments=ANY_TIME,
+        seconds=(1, 4),
+        repeats=FETCH_AND_PACK,
+        store="s3",
+    ),
+    Fault(
+        name="slow-store",
+        target="store",
+        inject=lambda system, _: acts.set_store(system, delay=1.0),
+        heal=lambda system, _: acts.set_store(system),
+        moments=ANY_TIME,
+        seconds=(2, 6),
+        repeats=NOTHING,
+        store="s3",
     ),
     Fault(
         name="full-disk",

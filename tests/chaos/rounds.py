@@ -58,7 +58,7 @@ def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> 
     pages = max(extent.pages, *(FAULTS[each.name].pages for each in plan.faults))
     plans = plan_sites(plan.seed, number=extent.sites, pages=pages)
     with (
-        served(plans, journal) as sites,
+        served(plans, journal, named=plan.store == "names") as sites,
         closing(Observer(system, sites)) as observer,
         watched_packs(system, list(sites), folder) as packs,
     ):

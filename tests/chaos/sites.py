@@ -118,20 +118,22 @@ def _words(chance: random.Random) -> str:
 
 
 @contextmanager
-def served(plans: list[SitePlan], journal: list[Get]) -> Iterator[dict[str, SitePlan]]:
+def served(plans: list[SitePlan], journal: list[Get], *, named: bool = False) -> Iterator[dict[str, SitePlan]]:
     """Serve each plan on a port of its own during the block; yield the plans by domain.
 
+    A domain is an address, or with `named` a name that a DNS server of this harness knows.
     Every answer to a request for a page is noted in the journal.
     """
     with ExitStack() as stack:
         domains = {}
         for plan in plans:
             site = _on_new_port(stack)
+            domain = f"site{site.port}.test:{site.port}" if named else site.domain
             if plan.delay:
                 site.set("/robots.txt", robots(f"User-agent: *\nCrawl-delay: {plan.delay:g}\n"))
             for planned in plan.pages.values():
-                site.set(planned.path, answer_of(planned, site.domain, journal.append))
-            domains[site.domain] = plan
+                site.set(planned.path, answer_of(planned, domain, journal.append))
+            domains[domain] = plan
         yield domains
 
 

@@ -25,8 +25,11 @@ from app.processes.procfile import formation, procfile
 from app.redis_state.client import PREFIX
 from app.storage.open import create_store
 from config.settings import Settings
+from tests.chaos.gateway import StoreGateway
 from tests.chaos.keeper import Keeper
 from tests.chaos.leftovers import none_left
+from tests.servers.dns import DnsServer
+from tests.servers.s3 import S3Server, s3_server
 from tests.support.clients import SystemClients
 from tests.support.kill import service_processes
 from tests.support.proxy import Proxy
@@ -34,9 +37,9 @@ from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
 from tests.support.redis_proxy import RedisProxy, Trouble
 from tests.support.waiting import eventually
 
-#: A folder, or one on a small file system that can be filled. The last two are folders, too. Their systems have a
-#: broker of three nodes, or a proxy before Redis.
-StoreKind = Literal["folder", "small-disk", "cluster", "redis-proxy"]
+#: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled. The
+#: last three are folders, too. Their systems have a broker of three nodes, sites with names, or a proxy before Redis.
+StoreKind = Literal["folder", "s3", "small-disk", "cluster", "names", "redis-proxy"]
 
 #: Processes of the Procfile that no crawl, pack or query needs.
 LEFT_OUT = ("coverart", "eventart", "eventreader", "web", "flower")
@@ -59,7 +62,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class System(SystemClients):
-    """A running system. `settings` reach its services directly, past the proxies.
+    """A running system. `settings` reach its services directly, past the proxy and the gateway.
 
     `store_folder` is the folder of a folder store.
     """
@@ -68,6 +71,8 @@ class System(SystemClients):
     keeper: Keeper
     proxy: Proxy | None
     cluster: RabbitCluster | None
+    dns: DnsServer | None
+    gateway: StoreGateway | None
     redis_proxy: RedisProxy | None
     store_folder: Path
     #: A client that fails soon.
@@ -134,8 +139,10 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         stack.callback(services.down, Settings.model_validate({"data_dir": data_dir}))
         marks = {"PERENNIAL_DATA_DIR": str(data_dir), MARK: str(data_dir / "services")}
         stack.enter_context(none_left(data_dir, marks))
+        server = stack.enter_context(_with_credentials()) if store == "s3" else None
+        gateway = stack.enter_context(StoreGateway(server.endpoint_url)) if server else None
         store_folder = _mounted(data_dir / "disk") if store == "small-disk" else data_dir
-        store_url = (store_folder / "store").as_uri()
+        store_url = server.store_url() if server else (store_folder / "store").as_uri()
         cluster = _cluster(stack, data_dir) if store == "cluster" else None
         own = {"data_dir": data_dir, "store_url": store_url}
         own |= {"broker_url": cluster.broker_url, "broker_api_url": cluster.broker_api_url} if cluster else {}
@@ -144,13 +151,29 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         create_store(settings.store)
         proxy = None if cluster else stack.enter_context(closing(Proxy(settings.broker)))
         broker_url = proxy.url if proxy else settings.broker
+        if server and gateway:
+            store_url = f"s3://{server.bucket}?endpoint=http://{gateway.domain}"
         environment = _environment(settings, {"BROKER_URL": broker_url, "STORE_URL": store_url})
         redis_proxy = stack.enter_context(closing(RedisProxy(settings.redis))) if store == "redis-proxy" else None
         if redis_proxy:
             environment["REDIS_URL"] = redis_proxy.url
-        keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs)))
+        dns = stack.enter_context(closing(DnsServer())) if store == "names" else None
+        commands = _commands()
+        if dns:
+            commands["worker"] = [*_resolving_by(dns, data_dir), *commands["worker"]]
+        keeper = stack.enter_context(_kept(Keeper(commands, environment, logs)))
         client = Redis.from_url(settings.redis, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
-        yield System(settings, keeper, proxy, cluster, redis_proxy, store_folder, stack.enter_context(client))
+        yield System(
+            settings, keeper, proxy, cluster, dns, gateway, redis_proxy, store_folder, stack.enter_context(client)
+        )
+
+
+def _resolving_by(dns: DnsServer, data_dir: Path) -> list[str]:
+    """Return the words before a command that let it resolve names by this server, in a mount namespace of its own."""
+    resolver = data_dir / "resolv.conf"
+    resolver.write_text(f"nameserver {dns.ADDRESS}\noptions timeout:1 attempts:2\n")
+    mount = f'mount --bind {shlex.quote(str(resolver))} /etc/resolv.conf && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", mount, "sh"]
 
 
 def _cluster(stack: ExitStack, data_dir: Path) -> RabbitCluster:
@@ -193,6 +216,19 @@ def _kept(keeper: Keeper) -> Iterator[Keeper]:
 
 def _is_ready(keeper: Keeper, name: str) -> bool:
     return ("is starting." if name == "beat" else " ready.") in keeper.log(name)
+
+
+@contextmanager
+def _with_credentials() -> Iterator[S3Server]:
+    """Run an S3 server during the block, with its credentials in the environment."""
+    with s3_server() as server:
+        kept = {name: os.environ.get(name) for name in server.environment}
+        os.environ.update(server.environment)
+        try:
+            yield server
+        finally:
+            for name, value in kept.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _mounted(folder: Path) -> Path:
