@@ -1,4 +1,4 @@
-"""What faults do to a running system and to its services and store, and whether this machine allows it."""
+"""What faults do to a running system and to its services, store and clocks, and whether this machine allows it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from pathlib import Path
 
 import psutil
 
+from app.broker.errors import ApplicationError
 from config.settings import Settings
 from tests.chaos.system import System
+from tests.support.programs import program
 from tests.support.waiting import eventually
 
 RABBITMQ, REDIS = "beam.smp", "redis-server"
+
+#: Seconds by which the worker's clock is ahead of beat's. Beat's own clock is not moved: under libfaketime 0.9.10
+#: Python's `time.sleep` fails, which beat calls.
+SKEWS = (3, 3_600)
 
 
 def kill_pool_process(system: System, chance: random.Random) -> None:
@@ -140,3 +146,23 @@ def namespace_forbidden() -> str:
     """Return why a process cannot get a mount namespace of its own, or an empty text."""
     done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
     return f"no mount namespace can be made: {done.stderr.strip()}" if done.returncode else ""
+
+
+# Clocks
+
+
+def move_clock(system: System, chance: random.Random) -> None:
+    """Start the worker again with another clock. Its monotonic clock is the real one."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    # The command `faketime` sets the same variables, but would be the parent of the process.
+    variables = (f"LD_PRELOAD={library}", f"FAKETIME={chance.choice(SKEWS):+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+    system.keeper.restart("worker", prefix=["env", *variables])
+
+
+def faketime_missing() -> str:
+    """Return why libfaketime cannot be installed, or an empty text."""
+    try:
+        program("faketime", "faketime")
+    except ApplicationError as error:
+        return f"faketime is missing: {error}".partition("\n")[0]
+    return ""

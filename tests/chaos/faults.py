@@ -41,8 +41,8 @@ class Fault:
 
     `target` is the part of the system that it concerns: two faults of one target do not come at once. `seconds` are
     the shortest and the longest duration. `repeats` are the effects that at-least-once delivery may repeat after it.
-    `missing` returns why the fault cannot come on this machine, or an empty text. Its sites have `pages` pages at
-    least.
+    `missing` returns why the fault cannot come on this machine, or an empty text. A fault that `stays` is healed only
+    when its round is over. Its sites have `pages` pages at least.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Fault:
     repeats: frozenset[Effect] = EVERYTHING
     store: StoreKind = "folder"
     moments: tuple[Moment, ...] = CRAWLING
+    stays: bool = False
     pages: int = 0
     mixable: bool = True
     missing: Callable[[], str] = str
@@ -251,6 +252,16 @@ _ALL = (
         repeats=FETCH_AND_PACK,
         store="small-disk",
         missing=acts.mounting_forbidden,
+    ),
+    Fault(
+        name="moved-clock",
+        target="worker",
+        inject=acts.move_clock,
+        heal=lambda system, _: system.keeper.restart("worker"),
+        repeats=NOTHING,
+        stays=True,
+        mixable=False,
+        missing=acts.faketime_missing,
     ),
     Fault(
         name="cluster-node",

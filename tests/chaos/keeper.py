@@ -16,6 +16,8 @@ from config.settings import ROOT
 
 #: Seconds between two checks for processes that ended.
 PAUSE = 0.25
+#: Seconds that a process has to end after SIGTERM.
+END_TIMEOUT = 60
 
 
 class Keeper:
@@ -26,10 +28,14 @@ class Keeper:
         commands: Mapping[str, Sequence[str]],
         environment: Mapping[str, str],
         logs: Path,
+        *,
+        prefixes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        """`prefixes` are words before the command of a process."""
         self._commands = commands
         self._environment = dict(environment)
         self._logs = logs
+        self._prefixes: dict[str, Sequence[str]] = dict(prefixes or {})
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._expected: set[int] = set()
         self._closing, self._holding = threading.Event(), threading.Event()
@@ -100,10 +106,17 @@ class Keeper:
         with suppress(ProcessLookupError):
             self._processes[name].terminate()
 
+    def restart(self, name: str, *, prefix: Sequence[str] = ()) -> None:
+        """Terminate a process and wait for its end; it is started again with words before its command."""
+        process = self._processes[name]
+        self._prefixes[name] = prefix
+        self.terminate(name)
+        process.wait(END_TIMEOUT)
+
     def _start(self, name: str) -> None:
         with (self._logs / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                self._commands[name],
+                [*self._prefixes.get(name, ()), *self._commands[name]],
                 cwd=ROOT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.chaos.faults import FAULTS, Moment
 from tests.chaos.ledger import Effect, Ledger, Remains, Violation, duplicates, violations
 from tests.chaos.records import AWAY, Observer, PackWatch, watched_packs
-from tests.chaos.schedule import RoundPlan
+from tests.chaos.schedule import PlannedFault, RoundPlan
 from tests.chaos.sites import Get, SitePlan, plan_sites, served
 from tests.chaos.system import System
 
@@ -69,6 +69,7 @@ def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> 
         running.await_moment()
         since = running.bring_faults()
         ledger = running.ledger_at_rest()
+        running.heal_those_that_stay()
     found = violations(ledger)
     return RoundResult(
         plan=plan,
@@ -99,15 +100,22 @@ class _Round:
             pause.wait(0.005)
 
     def bring_faults(self) -> float:
-        """Inject the faults and heal them; return the monotonic time that recovery counts from."""
+        """Inject the faults, and heal those that do not stay; return the monotonic time that recovery counts from."""
         for planned in self.plan.faults:
             FAULTS[planned.name].inject(self.system, random.Random(planned.seed))
         since, pause = time.monotonic(), threading.Event()
         for planned in sorted(self.plan.faults, key=lambda each: each.seconds):
-            pause.wait(max(0.0, since + planned.seconds - time.monotonic()))
-            FAULTS[planned.name].heal(self.system, random.Random(planned.seed))
+            if not FAULTS[planned.name].stays:
+                pause.wait(max(0.0, since + planned.seconds - time.monotonic()))
+                self._heal(planned)
         lasting = any(FAULTS[each.name].seconds[1] for each in self.plan.faults)
         return time.monotonic() if lasting else since
+
+    def heal_those_that_stay(self) -> None:
+        """Heal the faults that last as long as their round."""
+        for planned in self.plan.faults:
+            if FAULTS[planned.name].stays:
+                self._heal(planned)
 
     def ledger_at_rest(self) -> Ledger:
         """Return the ledger once no rule is violated, nothing has been left to do for REST seconds, or time is up."""
@@ -152,6 +160,9 @@ class _Round:
             fetched = {(get.domain, get.path) for get in list(self.journal) if get.status == 200}
             return len(fetched) >= moment * sum(len(site.fetchable) for site in self.sites.values())
         return self.system.is_packing(self.sites)
+
+    def _heal(self, planned: PlannedFault) -> None:
+        FAULTS[planned.name].heal(self.system, random.Random(planned.seed))
 
 
 def repeatable_effects(plan: RoundPlan) -> frozenset[Effect]:

@@ -158,10 +158,8 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         if redis_proxy:
             environment["REDIS_URL"] = redis_proxy.url
         dns = stack.enter_context(closing(DnsServer())) if store == "names" else None
-        commands = _commands()
-        if dns:
-            commands["worker"] = [*_resolving_by(dns, data_dir), *commands["worker"]]
-        keeper = stack.enter_context(_kept(Keeper(commands, environment, logs)))
+        prefixes = {"worker": _resolving_by(dns, data_dir)} if dns else {}
+        keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs, prefixes=prefixes)))
         client = Redis.from_url(settings.redis, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
         yield System(
             settings, keeper, proxy, cluster, dns, gateway, redis_proxy, store_folder, stack.enter_context(client)
