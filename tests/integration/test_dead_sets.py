@@ -526,7 +526,7 @@ def test_without_a_writable_audit_nothing_is_replayed_or_restored_and_without_an
     for act in (dead.replay, partial(dead.restore, dead.letters())):
         with pytest.raises(ApplicationError, match="Is a directory"):
             act()
-    assert dead.drop(LetterFilter(), tmp_path).stopped == f"{tmp_path}: Is a directory"
+    assert dead_sets(broker_url, publisher).drop(LetterFilter(), tmp_path).stopped == f"{tmp_path}: Is a directory"
     assert (broker.depth("mail"), len(dead.letters())) == (0, 1)
 
 
