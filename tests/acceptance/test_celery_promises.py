@@ -153,13 +153,6 @@ def test_the_worker_announces_what_a_process_cannot(
     assert (len(retries), retries.count("task_retry True")) == (4, 2)
 
 
-def test_a_link_follows_the_end_and_not_the_retries(bench: Bench, journal: str) -> None:
-    linked = fail.apply_async((journal, 2, 3), link=add.s(10))
-    assert linked.get(timeout=ENDED) == 3
-    assert eventually(lambda: linked.children, "the link is sent")[0].get(timeout=ENDED) == 13
-    assert [value for _, value in linked.collect()] == [3, 13]
-
-
 def test_a_chain_goes_on_after_retries_and_after_the_replay_of_a_dead_letter(bench: Bench) -> None:
     journal, stopped = bench.journal("chain"), bench.journal("stopped")
     assert chain(fail.s(journal, 2, 1), add.s(1), add.s(1)).delay().get(timeout=ENDED) == 3
@@ -196,13 +189,6 @@ def test_a_postponed_or_requeued_message_keeps_its_state_and_its_budget_and_the_
     Path(f"{journal}.stock").touch()
     assert result.get(timeout=ENDED) is None
     assert lines(journal)[-1] == f"redelivered {redelivered}"
-
-
-def test_a_result_that_is_ignored_is_never_stored(bench: Bench, journal: str) -> None:
-    result = forget.delay(journal)
-    bench.replay(result.id)
-    eventually(lambda: lines(journal).count("run") == 6, "it fails again", seconds=ENDED)
-    assert canvas_app.app.backend.get_state(result.id) == states.PENDING
 
 
 def test_a_message_that_waits_can_be_revoked_by_its_id_or_stamps_or_as_a_group(bench: Bench, journal: str) -> None:
@@ -312,13 +298,16 @@ def test_a_message_that_expires_while_it_waits_is_signalled_as_revoked(bench: Be
     eventually(lambda: "task_revoked True" in lines(journal), f"{lines(journal)}", seconds=ENDED)
 
 
-def test_a_result_is_ignored_by_the_call_or_but_for_its_error_by_the_task(bench: Bench, journal: str) -> None:
+def test_a_result_is_ignored_by_the_call_or_by_the_task_whose_error_may_be_kept(bench: Bench, journal: str) -> None:
     ignored, kept = fail.apply_async((journal, 0, 7), ignore_result=True), forget_success.delay(f"{journal}-error")
+    forgotten = forget.delay(f"{journal}-forgotten")
+    bench.replay(forgotten.id)
     assert ignored.get() is None
     with pytest.raises(KeyError):
         canvas_app.app.AsyncResult(kept.id).get(timeout=ENDED)
     eventually(lambda: "after_return SUCCESS" in lines(journal), f"{lines(journal)}", seconds=ENDED)
-    assert canvas_app.app.backend.get_state(ignored.id) == states.PENDING
+    eventually(lambda: lines(f"{journal}-forgotten").count("run") == 6, "it fails again", seconds=ENDED)
+    assert [canvas_app.app.backend.get_state(each.id) for each in (ignored, forgotten)] == [states.PENDING] * 2
 
 
 def test_an_ignored_run_ends_without_a_state_a_retry_or_a_dead_letter(bench: Bench, journal: str) -> None:

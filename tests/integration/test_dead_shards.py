@@ -188,17 +188,6 @@ def test_where_index_and_shard_disagree_the_shard_counts_and_a_note_says_so(
     assert notes == []
 
 
-def test_a_shard_that_no_index_names_is_found_by_tidy(
-    dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path
-) -> None:
-    ids = fill(publisher, 15)
-    assert dead.drop(ids[:4], tmp_path / "dropped").complete
-    remove_queue(broker_url, "post.dead.index")
-    assert len(dead.letters()) == 3
-    assert dead.tidy(0, tmp_path / "none")[0] == {"post.dead": 8}
-    assert sorted(letter.id for letter in dead.letters()) == sorted(ids[4:])
-
-
 def test_readers_and_operators_at_the_same_time_wait_for_each_other(
     dead: DeadSets, broker: Broker, publisher: Publisher
 ) -> None:
@@ -277,16 +266,20 @@ def test_a_letter_that_cannot_be_moved_or_routed_stays_and_the_others_leave_once
     assert broker.depth("post.dead") + broker.depth("post.dead.shard.1") == 3
 
 
-def test_letters_beyond_a_number_are_exported_and_dropped(
-    dead: DeadSets, broker: Broker, publisher: Publisher, tmp_path: Path
+def test_tidy_finds_a_shard_that_no_index_names_and_exports_and_drops_letters_beyond_a_number(
+    dead: DeadSets, broker_url: str, publisher: Publisher, tmp_path: Path
 ) -> None:
-    ids = fill(publisher, 15)
-    assert dead.tidy(0, tmp_path / "none")[1].done == []
+    first, ids = fill(publisher, 4), fill(publisher, 15)
+    assert dead.drop(first, tmp_path / "first").complete
+    remove_queue(broker_url, "post.dead.index")
+    assert len(dead.letters()) == 3
+    moved, result = dead.tidy(0, tmp_path / "none")
+    assert (moved, result.done) == ({"post.dead": 12}, [])
     moved, result = dead.tidy(9, tmp_path / "dropped")
     assert (moved, result.done, result.complete) == ({"post.dead": 6}, ids[:6], True)
     assert [letter.id for letter in read_export(tmp_path / "dropped")] == ids[:6]
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert [(line["act"], line["id"]) for line in lines] == [("drop", each) for each in ids[:6]]
+    assert [(line["act"], line["id"]) for line in lines] == [("drop", each) for each in (*first, *ids[:6])]
     assert [letter.id for letter in dead.letters()] == ids[6:]
 
 
