@@ -133,6 +133,10 @@ def test_a_timeout_is_a_positive_number_of_seconds_within_a_week(value: Any) -> 
         timeout_of({"timeout": value}, default=300)
 
 
+def test_without_a_timeout_the_default_applies() -> None:
+    assert timeout_of({}, default=300) == 300
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("full_end", "pack_full"), ("incremental_end", "pack_incremental"), ("pack_full", "pack_full")],
