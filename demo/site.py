@@ -6,15 +6,20 @@ import hashlib
 import json
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import suppress
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
 from app.errors import DemoFailed
 from demo import pydoc_site
@@ -39,22 +44,26 @@ class DemoSite:
         self._failures = 0
         self._repaired = False
         self._lock = threading.Lock()
-        self._server = _SiteServer(("127.0.0.1", 0), _SiteHandler)
-        self._server.site = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="site", daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        application = Starlette(routes=[Route("/{path:path}", self._respond)])
+        config = uvicorn.Config(application, log_config=None, access_log=False, timeout_keep_alive=30)
+        self._server = uvicorn.Server(config)
+        serving = {"sockets": [self._listener]}
+        self._thread = threading.Thread(target=self._server.run, kwargs=serving, name="site", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
 
     @property
     def domain(self) -> str:
         """Host and port."""
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     @property
     def url(self) -> str:
@@ -109,44 +118,14 @@ class DemoSite:
             return 404, _page("Not found", "")
         return 200, (self._folder / name).read_bytes()
 
+    def _respond(self, request: Request) -> HTMLResponse:
+        status, body = self.answer(request.url.path)
+        return HTMLResponse(body, status)
+
 
 def _page(title: str, body: str) -> bytes:
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
     return f"{head}<body><h1>{title}</h1>{body}</body></html>".encode()
-
-
-class _SiteServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-    site: DemoSite
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that closed its connection."""
-
-
-class _SiteHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = 30
-    server: _SiteServer
-
-    def do_GET(self) -> None:
-        status, body = self.server.site.answer(self.path.partition("?")[0])
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815 - The name is the server library's.
-
-    def handle(self) -> None:
-        with suppress(OSError):
-            super().handle()
-
-    def log_message(self, *args: Any) -> None:
-        """Log nothing: the demo's display shows the requests' effects."""
 
 
 def rendered_site(folder: Path) -> Path:
