@@ -123,9 +123,9 @@ class System(SystemClients):
     def not_running(self) -> list[str]:
         return self.keeper.not_running()
 
-    def logs(self, lines: int = 8) -> str:
+    def logs(self) -> str:
         """Return the last lines of every log."""
-        tails = {name: self.log(name).splitlines()[-lines:] for name in self.keeper.names}
+        tails = {name: self.log(name).splitlines()[-8:] for name in self.keeper.names}
         return "\n".join(f"{name}:\n  " + "\n  ".join(tail) for name, tail in tails.items())
 
 

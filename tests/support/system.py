@@ -52,16 +52,10 @@ class System:
         except PackNotFound:
             return None
 
-    def packed(self, domain: str, *, generation: int = 1, seconds: float = 60) -> Manifest:
-        """Wait for a generation of a domain's pack and return its manifest."""
-
-        def found() -> Manifest | None:
-            manifest = self.manifest(domain)
-            return manifest if manifest and manifest.generation >= generation else None
-
-        manifest = eventually(
-            found, f"pack {generation} of {domain}; log:\n{self.worker.log[-3_000:]}", seconds=seconds
-        )
+    def packed(self, domain: str, *, seconds: float = 60) -> Manifest:
+        """Wait for a domain's pack and return its manifest."""
+        description = f"a pack of {domain}; log:\n{self.worker.log[-3_000:]}"
+        manifest = eventually(lambda: self.manifest(domain), description, seconds=seconds)
         assert manifest is not None
         return manifest
 
