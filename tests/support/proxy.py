@@ -86,12 +86,16 @@ class Proxy:
                 continue
             self._sockets += client, broker
             self._pairs.append((client, broker))
-            threading.Thread(target=self._pump, args=(client, broker, None, bytes), daemon=True).start()
-            arguments = (broker, client, self._answers, self._filter())
-            threading.Thread(target=self._pump, args=arguments, daemon=True).start()
+            self._serve(client, broker)
 
     def _connect(self) -> socket.socket:
         return socket.create_connection(self._broker)
+
+    def _serve(self, client: socket.socket, broker: socket.socket) -> None:
+        """Forward the bytes of a new connection, in threads."""
+        threading.Thread(target=self._pump, args=(client, broker, None, bytes), daemon=True).start()
+        arguments = (broker, client, self._answers, self._filter())
+        threading.Thread(target=self._pump, args=arguments, daemon=True).start()
 
     def _filter(self) -> Callable[[bytes], bytes]:
         """Return what a new connection forwards of the broker's bytes: all."""

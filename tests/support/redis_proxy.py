@@ -8,7 +8,8 @@ import threading
 from contextlib import suppress
 from io import BufferedReader
 from typing import Literal
-from urllib.parse import urlsplit
+
+from tests.support.proxy import Proxy
 
 #: Commands with which redis-py prepares a connection.
 _PREPARING = frozenset({b"HELLO", b"AUTH", b"SELECT", b"CLIENT", b"PING"})
@@ -20,38 +21,26 @@ _FULL = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 Trouble = Literal["", "lost", "refused"]
 
 
-class RedisProxy:
+class RedisProxy(Proxy):
     """Forwards commands between clients at `url` and Redis, and gives `trouble` to one of `every` of them, by chance.
 
     The chance is the same in each run. A fixed period could meet the same command of a loop again and again.
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._address = (parts.hostname, parts.port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        self.url = parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@{address}").geturl()
         self._lock = threading.Lock()
         self._chance = random.Random(0)
         self.trouble: Trouble = ""
         self.every = 1
         #: Replies lost and commands refused so far.
         self.troubles = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(url)
 
-    def close(self) -> None:
-        """Accept no further connection."""
-        self._server.close()
+    def _serve(self, client: socket.socket, broker: socket.socket) -> None:
+        threading.Thread(target=self._forward, args=(client, broker), daemon=True).start()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError, EOFError), client, socket.create_connection(self._address) as redis:
+    def _forward(self, client: socket.socket, redis: socket.socket) -> None:
+        with suppress(OSError, EOFError), client, redis:
             for each in (client, redis):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             commands, replies = client.makefile("rb"), redis.makefile("rb")
