@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from app.operations.doctor.breaker_states import seconds_paused
 from app.operations.overview import Snapshot
 from app.operations.queues import QueueFigures
 from app.text.humanize import listed
@@ -97,8 +98,8 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
     work = [queue for queue in report.of_kind("work") if not queue.is_missing]
     # Workers do not consume while a service that the messages need is unavailable, which is a finding of its own.
     # Nor while one job tries it again.
-    paused = {name for breaker in snapshot.breakers.value or () if breaker.seconds_open for name in breaker.queues}
-    idle = [queue for queue in work if not queue.consumers and queue.name not in paused]
+    paused = seconds_paused(snapshot.breakers.value or ())
+    idle = [queue for queue in work if not (queue.consumers or paused.get(queue.name))]
     busy = [queue for queue in idle if queue.ready]
     if busy:
         text = f"no worker consumes from {listed([_counted(queue) for queue in busy])}"

@@ -22,7 +22,7 @@ from app.cluster.client.contract import SearchClient
 from app.cluster.protocol import Routes
 from app.counters import LabelValues, WorkerCounter, read_counts
 from app.coverart.event_state import ArtEventQueueState, event_queue_state
-from app.operations.doctor.breaker_states import BreakerState
+from app.operations.doctor.breaker_states import BreakerState, seconds_paused
 from app.operations.overview import PATIENCE, Overview, Part, Processes, RedisReport
 from app.operations.queues import QueueReport
 from app.search.contract import SearchRequest, SearchResult
@@ -291,12 +291,9 @@ def breaker_metrics(states: Sequence[BreakerState]) -> Iterator[Metric]:
     about = "Until a circuit breaker lets work through."
     open_seconds = GaugeMetricFamily("perennial_breaker_left_seconds", about, labels=("service",))
     paused = GaugeMetricFamily("perennial_queue_pause_left_seconds", "Until workers consume again.", labels=("queue",))
-    longest: dict[str, float] = {}
     for state in states:
         open_seconds.add_metric((state.service,), state.seconds_open)
-        for queue in state.queues:
-            longest[queue] = max(longest.get(queue, 0.0), state.seconds_open)
-    for queue, seconds in longest.items():
+    for queue, seconds in seconds_paused(states).items():
         paused.add_metric((queue,), seconds)
     yield from (open_seconds, paused)
 

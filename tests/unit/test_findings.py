@@ -76,7 +76,8 @@ def test_a_long_queue_that_grows_by_a_message_a_second_is_a_finding(monkeypatch:
 def test_a_queue_needs_no_worker_while_one_job_tries_its_service_again(seconds: float, is_paused: bool) -> None:
     queues = QueueReport(queues=[QueueFigures(name="site.index", kind="work", ready=1)])
     tried = BreakerState("store", reason=None, seconds_open=seconds, queues=("site.index",))
-    snapshot = replace(AWAY, queues=PartReading(queues), breakers=PartReading([tried]))
+    closed = replace(tried, service="archive", seconds_open=0.0)
+    snapshot = replace(AWAY, queues=PartReading(queues), breakers=PartReading([tried, closed]))
     assert is_paused != any("site.index" in text for text in texts(snapshot))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.coverart.outages import ServiceBreakers
@@ -52,3 +52,12 @@ def breaker_states(settings: Settings) -> Sequence[BreakerState]:
         BreakerState(each.service, each.reason(), each.seconds_open(), tuple(queues[name]))
         for name, each in breakers.items()
     ]
+
+
+def seconds_paused(states: Sequence[BreakerState]) -> Mapping[str, float]:
+    """Return for how long workers will not consume each queue that needs a service: 0 while no breaker is open."""
+    seconds: dict[str, float] = {}
+    for state in states:
+        for queue in state.queues:
+            seconds[queue] = max(seconds.get(queue, 0.0), state.seconds_open)
+    return seconds

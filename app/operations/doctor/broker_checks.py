@@ -17,7 +17,7 @@ from app.broker.errors import BrokerUnreachable
 from app.broker.worker.shared_process import MAX_WAIT
 from app.cluster.client.cluster import ClusterSearchClient
 from app.operations.doctor import probes
-from app.operations.doctor.breaker_states import breaker_states
+from app.operations.doctor.breaker_states import breaker_states, seconds_paused
 from app.operations.doctor.check import CheckContext, CheckResult
 from app.processes.procfile import procfile
 from app.storage.marker import read_marker
@@ -248,11 +248,10 @@ def work_queues(context: CheckContext) -> Iterator[CheckResult]:
     if states["idle"]:
         # Workers do not consume while a service that the messages need is unavailable, which is a problem of its own.
         # While Redis is away, all idle queues are reported.
-        paused: set[str] = set()
+        paused: Mapping[str, float] = {}
         with suppress(RedisError):
-            for breaker in breaker_states(context.settings):
-                paused.update(breaker.queues if breaker.seconds_open else ())
-        if idle := ", ".join(queue for queue in states["idle"] if queue not in paused):
+            paused = seconds_paused(breaker_states(context.settings))
+        if idle := ", ".join(queue for queue in states["idle"] if not paused.get(queue)):
             yield CheckResult("warning", f"no worker consumes from {idle} now")
     if answering := len(states["idle"]) + len(states["busy"]):
         yield CheckResult("ok", f"{answering} work queue(s) answer")
