@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.cluster.protocol import Load, SearcherReport
 from app.cluster.searcher.data_directory import StoredPack
-from app.cluster.searcher.pack_jobs import JobOutcome, PackJob, PackJobs
+from app.cluster.searcher.pack_jobs import IntegrityCheck, JobOutcome, PackJob, PackJobs
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ class Loader:
         self._jobs = jobs
         self._unrecovered: deque[StoredPack] = deque()
         self._queue: deque[PackJob] = deque()
-        #: The last job of each domain in the queue.
-        self._last: dict[str, PackJob] = {}
         self._closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -47,14 +45,12 @@ class Loader:
         self._thread.start()
 
     def submit(self, job: PackJob) -> None:
-        """Append a job, unless it equals the last one of its domain."""
-        if not self._jobs.is_due(job):
-            return
+        """Append a job, unless it is a check that waits already: very many queries of one pack may fail."""
         with self._changed:
-            if self._last.get(job.domain) != job:
-                self._queue.append(job)
-                self._last[job.domain] = job
-                self._changed.notify_all()
+            if isinstance(job, IntegrityCheck) and job in self._queue:
+                return
+            self._queue.append(job)
+            self._changed.notify_all()
 
     def loading(self) -> tuple[str, ...]:
         """Return the checksums still to be recovered or loaded, the current one first."""
@@ -105,8 +101,6 @@ class Loader:
             # The job stays in the queue until it is executed: reports list its checksum as `loading`.
             with self._changed:
                 self._queue.popleft()
-                if self._last.get(job.domain) is job:
-                    del self._last[job.domain]
             if outcome is not None:
                 try:
                     report_outcome(outcome)

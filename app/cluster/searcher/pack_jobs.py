@@ -74,10 +74,6 @@ class PackJobs:
         disk = shutil.disk_usage(self.directory.folder).free // MB
         return max(0, min(self._budget - used, disk)), min(self._budget, used + disk)
 
-    def is_due(self, job: PackJob) -> bool:
-        """Return whether to execute a job: not a check of a version that was found intact a short while ago."""
-        return not isinstance(job, IntegrityCheck) or time.monotonic() >= self._intact_until.get(job.sha256, 0.0)
-
     def recover(self, version: PackVersion, path: Path) -> None:
         """Serve a pack of the data directory's previous process if it can be opened and fits; otherwise remove it.
 
@@ -161,9 +157,14 @@ class PackJobs:
         return version
 
     def _check_served(self, job: IntegrityCheck) -> None:
-        """Check the served file if it is this version; drop the pack and raise PackCorrupt if it is not intact."""
+        """Check the served file if it is this version; drop the pack and raise PackCorrupt if it is not intact.
+
+        A version that was found intact a short while ago is not checked again.
+        """
         path, held = self.packs.path(job.domain), self.packs.version(job.domain)
         if path is None or held is None or held.sha256 != job.sha256:
+            return
+        if time.monotonic() < self._intact_until.get(job.sha256, 0.0):
             return
         try:
             database.check(path)
