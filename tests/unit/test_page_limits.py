@@ -130,7 +130,6 @@ NESTED, UNCLOSED, MANY = "its elements are nested too deeply", "its formatting e
 #: Documents, each with what is said of it: nothing of an ordinary one.
 DOCUMENTS = {
     "div": ("<div>" * N, NESTED),
-    "upper case": ("<DIV CLASS=X>" * N, NESTED),
     "bold": ("<b>" * 24_000, NESTED),
     "bold blocks": ("<b><div></b>" * N, NESTED),
     "after end tags": ("</div>" * N + "<div>" * N, NESTED),
@@ -141,6 +140,7 @@ DOCUMENTS = {
     "options": ("<select>" + "<option>x</option>" * N, f"{MANY} {MAX_SIBLINGS}"),
     "bodies": ("".join(f"<body a{number}=1>" for number in range(N)), f"{MANY} {MAX_SIBLINGS}"),
     "paragraphs": ("<p>x" * N, ""),
+    "upper case": ("<P>X" * N, ""),
     "images": ("<img src=a>" * N, ""),
     "closed bold": ("<b>x</b>" * N, ""),
     "links": ("<div><p><a href=x>x</a></p></div>" * N, ""),

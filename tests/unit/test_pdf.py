@@ -37,12 +37,9 @@ def test_a_pdf_is_indexed_with_a_section_for_each_page(label: str) -> None:
         ("page=1", ("Page 1",)), ("page=3", ("Page 3",)),
     ]  # fmt: skip
     assert page.body == "Page 1 Amber trees Page 3 Cedar and hazel"
-
-
-def test_a_pdf_without_a_title_has_its_file_name() -> None:
-    found = classified(pdf("Amber"))
-    assert found.page
-    assert found.page.title == "trees.pdf"
+    named = classified(pdf("Amber")).page
+    assert named
+    assert named.title == "trees.pdf", "without a title, it has its file name"
 
 
 def test_a_pdf_that_cannot_be_indexed_has_a_reason() -> None:
