@@ -57,14 +57,6 @@ def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
     assert FolderStore(tmp_path).get("counter").data == b"100"
 
 
-def test_writing_the_same_bytes_does_not_touch_the_object(tmp_path: Path) -> None:
-    store = folder_store(tmp_path)
-    store.put("k", b"same")
-    before = store.stat("k"), (tmp_path / "k").stat().st_ino
-    store.put("k", b"same")
-    assert (store.stat("k"), (tmp_path / "k").stat().st_ino) == before
-
-
 @pytest.fixture(params=[True, False], ids=["attributes", "no attributes"])
 def has_attributes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:

@@ -154,19 +154,6 @@ def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) ->
     assert packed(process, site, "two") == 3
 
 
-def test_a_page_that_failed_and_the_page_behind_it_stay_in_the_pack_until_it_is_read_again(
-    process: Context, site: Site
-) -> None:
-    crawl(process, site, "first")
-    assert packed(process, site, "first") == 4
-    site.set("/amber", failure(500))
-    crawl(process, site, "second")
-    assert packed(process, site, "second") == 4
-    site.set("/amber", page("Amber", "It leads to no page."))
-    crawl(process, site, "third")
-    assert packed(process, site, "third") == 3
-
-
 def test_a_start_page_that_fails_is_explained_and_shows_that_its_site_is_unreachable(
     process: Context, site: Site
 ) -> None:
@@ -356,31 +343,34 @@ def test_pages_that_were_never_stored_do_not_count_as_indexed(process: Context, 
     assert packed(process, site, "one") == process.frontier.counts("one")["indexed"] == 1
 
 
-@pytest.mark.parametrize("refused", ["/", "/amber"])
-def test_a_page_that_the_site_refuses_stays_with_the_pages_that_it_leads_to(
-    process: Context, site: Site, refused: str
-) -> None:
-    crawl(process, site, "one")
-    site.set(refused, failure(403))
-    for crawl_id in ("two", "three"):
-        crawl(process, site, crawl_id)
-        assert packed(process, site, crawl_id) == 4
+HUB = page("Hub", "Text", links=["/", "/deep"], extra_head='<meta name="robots" content="noindex">')
+HOP, LEAF, GONE = redirect("/deep"), page("Leaf", "It leads to no page."), failure(404)
 
 
-@pytest.mark.parametrize(("status", "is_redirect"), [(304, False), (403, True), (503, True), (503, False)])
-def test_a_page_behind_a_redirect_or_a_page_that_is_not_indexed_stays_when_these_fail(
-    process: Context, site: Site, is_redirect: bool, status: int
+@pytest.mark.parametrize(
+    ("path", "before", "status", "kept", "after", "left"),
+    [
+        ("/", versioned("/"), 403, 4, page("Home", links=["/amber"]), 3),
+        ("/amber", versioned("/amber"), 403, 4, GONE, 2),
+        ("/amber", versioned("/amber"), 500, 4, LEAF, 3),
+        ("/amber", HUB, 304, 3, GONE, 2),
+        ("/amber", HUB, 503, 3, GONE, 2),
+        ("/amber", HOP, 403, 3, GONE, 2),
+        ("/amber", HOP, 503, 3, GONE, 2),
+    ],
+)
+def test_a_page_that_fails_stays_with_the_pages_that_it_leads_to_until_it_is_read_again_or_gone(
+    process: Context, site: Site, path: str, before: Answer, status: int, kept: int, after: Answer, left: int
 ) -> None:
-    hub = page("Hub", "Text", links=["/", "/deep"], extra_head='<meta name="robots" content="noindex">')
-    site.set("/amber", redirect("/deep") if is_redirect else hub)
+    site.set(path, before)
     crawl(process, site, "one")
-    site.set("/amber", failure(status))
+    site.set(path, failure(status))
     for crawl_id in ("two", "three"):
         crawl(process, site, crawl_id)
-        assert packed(process, site, crawl_id) == 3
-    site.set("/amber", failure(404))
+        assert packed(process, site, crawl_id) == kept
+    site.set(path, after)
     crawl(process, site, "four")
-    assert packed(process, site, "four") == 2
+    assert packed(process, site, "four") == left
 
 
 def test_a_redirect_to_another_url_of_the_same_page_is_followed_and_the_page_keeps_its_own_url(
