@@ -8,11 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from redis import RedisError
 from rich.console import Console
 
 from app.cli import progress as shown
 from app.cli.progress import progress_text, watch
 from app.crawl.frontier.values import Crawl, Progress
+from app.crawl.reports import first_crawls
+from app.crawl.reports.first_crawls import CrawlsInRedis, FirstCrawl
 
 pytestmark = pytest.mark.unit
 
@@ -67,3 +70,18 @@ def test_a_line_follows_as_soon_as_the_pages_are_known(monkeypatch: pytest.Monke
         "0 of 1 known pages, 1 wait, one request in 1 s, at least 0:00:01 left",
         "1 of 701 known pages, 700 wait, one request in 1 s, at least 0:11:40 left",
     ]
+
+
+def test_an_answer_about_first_crawls_that_has_expired_is_not_given_while_redis_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def progress(domain: str) -> Progress:
+        if domain != CRAWL.domain:
+            raise RedisError("silent")
+        return BEGUN
+
+    monkeypatch.setattr(first_crawls, "KEPT", 0.0)
+    crawls = CrawlsInRedis("redis://127.0.0.1:1")
+    monkeypatch.setattr(crawls._view, "progress", progress)
+    found = [crawls([domain]) for domain in (CRAWL.domain, "b.gov", CRAWL.domain)]
+    assert found == [[FirstCrawl(CRAWL.domain, 0, 1)], (), ()]

@@ -55,8 +55,10 @@ class CrawlsInRedis:
         try:
             expires, crawls = self._kept.get(key, (0.0, ()))
             now = time.monotonic()
-            if now < max(expires, self._silent_until):
+            if now < expires:
                 return crawls
+            if now < self._silent_until:
+                return ()
             self._kept.pop(key, None)
             try:
                 names = key or tuple(self._view.active_domains())[:MAX_SHOWN]
