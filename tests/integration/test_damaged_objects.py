@@ -239,18 +239,6 @@ def test_an_error_of_one_crawl_lets_a_tick_go_on_and_an_outage_of_the_store_ends
     assert [each.id for each in process.frontier.active()] == ["b"]
 
 
-def test_a_damaged_page_is_fetched_again_and_repaired(process: Context, site: Site) -> None:
-    crawl_site(process, site, "c-1")
-    key = content_key(site.domain, page_id(site.url + "amber"))
-    stored = process.store.get(key)
-    process.store.put(key, b"?")
-    [request] = [each for each in crawl_site(process, site, "c-2") if each.path == "/amber"]
-    assert "If-None-Match" not in request.headers
-    assert process.store.get(key) == stored
-    assert packed(process, site, "c-2") == 4
-    assert status(site.domain, settings=process.settings).damaged == []
-
-
 @pytest.mark.parametrize("deleted", [False, True])
 def test_no_page_counts_as_vanished_if_a_part_of_the_record_is_damaged_or_missing(
     process: Context, site: Site, deleted: bool

@@ -260,17 +260,19 @@ def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site
         assert packed(process, site, crawl_id) == 10
 
 
-@pytest.mark.parametrize("stored", ["another page", CONTENT_VERSION - 1, CONTENT_VERSION + 1])
+@pytest.mark.parametrize("stored", ["another page", "another version", "damaged"])
 def test_a_page_that_is_not_stored_as_the_former_crawl_found_it_is_requested_whole_and_stored_again(
-    process: Context, site: Site, stored: int | str
+    process: Context, site: Site, stored: str
 ) -> None:
     crawl(process, site, "one")
     target = CrawlUrl(site.at("/amber"), site.domain, site.at("/amber"))
     key = content_key(site.domain, page_id(target.canonical_key))
     found = process.store.get(key)
-    if isinstance(stored, int):
-        other = json.loads(found.data) | {"version": stored, "links": "of another form"}
+    if stored == "another version":
+        other = json.loads(found.data) | {"version": CONTENT_VERSION + 1, "links": "of another form"}
         process.store.put(key, json.dumps(other).encode())
+    elif stored == "damaged":
+        process.store.put(key, b"?")
     else:  # As by another message, without a new entry.
         site.set("/amber", versioned("/amber", "Later text", '"2"'))
         process.url_runs.store_results([(target, process.url_runs.fetch(process.url_runs.prepare(target)))])
@@ -278,6 +280,7 @@ def test_a_page_that_is_not_stored_as_the_former_crawl_found_it_is_requested_who
     sent = {request.path: request.headers.get("if-none-match") for request in crawl(process, site, "two")}
     assert sent == {"/": '"1"', "/amber": None, "/cedar": '"1"', "/deep": '"1"'}
     assert process.store.get(key) == found
+    assert (packed(process, site, "two"), status(site.domain, settings=process.settings).damaged) == (4, [])
 
 
 def test_other_rules_for_links_need_the_pages_again(process: Context, site: Site) -> None:
