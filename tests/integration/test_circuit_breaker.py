@@ -9,7 +9,6 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.redis_state.circuit_breaker import CircuitBreaker
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -119,9 +118,3 @@ def test_a_success_that_comes_late_does_not_end_a_pause(breaker: CircuitBreaker)
     breaker.succeed()
     assert breaker.seconds_open() > 0
     assert not is_admitted(breaker, "d")
-
-
-def test_a_pause_ends_by_itself(redis: Redis) -> None:
-    breaker = CircuitBreaker(redis, "x", "service", first_pause=0.1, longest_pause=1, memory=1)
-    assert breaker.fail() == (0.1, True)
-    eventually(lambda: breaker.seconds_open() == 0, "the pause is over")

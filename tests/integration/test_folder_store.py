@@ -131,24 +131,21 @@ def test_a_listing_uses_the_disk_only_until_its_next_entry(tmp_path: Path) -> No
     assert store.busy_since == 0
 
 
-def test_temporary_and_private_files_are_not_objects(tmp_path: Path) -> None:
+def test_temporary_and_private_files_are_not_objects_and_those_of_killed_processes_are_deleted_after_a_while(
+    tmp_path: Path,
+) -> None:
     store = folder_store(tmp_path)
     store.put("k", b"1")
-    (tmp_path / ".store" / "writing" / "left-behind").write_bytes(b"half")
+    old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
     assert keys(store) == keys(store, "k") == ["k"]
     assert keys(store, ".store") == []
     with pytest.raises(InvalidKey, match=r"\.store"):
         store.get(".store/locks/00")
-
-
-def test_temporary_files_of_killed_processes_are_deleted_after_a_while(tmp_path: Path) -> None:
-    store = folder_store(tmp_path)
-    old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
-    for path in (old, new):
-        path.write_bytes(b"half")
     long_ago = time.time() - ABANDONED - 1
     os.utime(old, (long_ago, long_ago))
-    assert keys(FolderStore(store.root)) == []
+    assert keys(FolderStore(store.root)) == ["k"]
     assert (old.exists(), new.exists()) == (False, True)
 
 
