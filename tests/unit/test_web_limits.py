@@ -157,11 +157,13 @@ def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
     many = tuple(
         replace(ROUTE, domain=f"{n}.example", built_at=f"2026-11-21T10:{n // 60:02}:{n % 60:02}Z") for n in range(300)
     )
-    routes = replace(ROUTES, routes=many)
+    routes = replace(ROUTES, routes=(*many, UNPLACED))
     metrics = {family.name: family for family in route_metrics(routes, now=1_800_000_000.0)}
     ages = {sample.labels["domain"]: sample.value for sample in metrics["perennial_index_age_seconds"].samples}
     assert len(ages) == MAX_INDEX_AGES
     assert min(ages.values()) == ages["99.example"]
+    assert [sample.value for sample in metrics["perennial_packs"].samples] == [300, 1]
+    assert metrics["perennial_copies_missing"].samples[0].value == 2
 
 
 def test_names_in_an_opensearch_description_are_escaped_and_cut() -> None:
