@@ -95,6 +95,7 @@ def test_a_report_that_is_older_than_the_last_one_changes_nothing() -> None:
     orchestrator.receive_report(report("a", 5, pack()), now=0)
 
     orchestrator.receive_report(report("a", 4), now=1)
+    orchestrator.receive_outcome(outcome(report("a", 4), pack()), now=1)
     assert orchestrator.next_searcher("x.example") == "a"
     orchestrator.remove_searcher("a", "its queue is no more")
     orchestrator.receive_report(report("a", 5, pack()), now=1)
@@ -268,6 +269,8 @@ def test_a_searcher_that_leaves_answers_nothing_new() -> None:
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("b", 1), now=0)
     orchestrator.receive_report(report("a", 2, pack(), leaving=True), now=1)
+    orchestrator.receive_report(report("late", 9, pack(), leaving=True), now=1)
+    assert [each.searcher_id for each in orchestrator.routes(now=1).searchers] == ["a", "b"]
     with pytest.raises(NotPlaced):
         orchestrator.next_searcher("x.example")
     assert orders_of(orchestrator.tick(now=1)) == [load("b", pack())]
