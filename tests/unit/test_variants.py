@@ -149,6 +149,7 @@ def test_a_sentence_shows_its_language(lang: str) -> None:
         ("This is about the text of a page", "en"),
         ("La couleur des bords de la page", "fr"),
         ("de la", ""),  # French and Spanish.
+        ("The list of commands", "en"),
         ("The command", ""),
         ("", ""),
         ("Documentation 3.11", ""),
