@@ -11,12 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.crawl.page import entry_of
-from app.crawl.parse.classify import (
-    FetchResult,
-    Limits,
-    classify,
-    modified_date,
-)
+from app.crawl.parse.classify import FetchResult, Limits, classify, modified_date
 from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.parse.extract.contract import Extractor
 from app.crawl.parse.extract.lexbor import LexborExtractor

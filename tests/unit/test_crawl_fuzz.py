@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError
-from app.crawl.parse.classify import (
-    FetchResult,
-    Limits,
-    classify,
-    robots_directives,
-)
+from app.crawl.parse.classify import FetchResult, Limits, classify, robots_directives
 from app.crawl.parse.extract.beautifulsoup import BeautifulSoupExtractor
 from app.crawl.parse.extract.contract import Extractor
 from app.crawl.parse.extract.lexbor import LexborExtractor
