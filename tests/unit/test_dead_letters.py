@@ -39,7 +39,9 @@ from app.broker.dead_letters.moved import as_before_move, fingerprint, moved_cop
 from app.broker.dead_letters.replay import ReplayOptions
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, TooDeep
+from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.nesting import MAX_NESTING, may_be_deep, read_json, require_shallow
+from app.broker.outcomes import outcome_message
 from app.cli.dead import cli
 from app.cli.dead_output import age
 from app.cli.printing import short
@@ -417,3 +419,13 @@ def test_the_dead_command_prints_nothing_of_a_message_that_a_terminal_would_obey
     assert printed.exit_code == 1
     assert "\x1b" not in printed.output
     assert "died again" in printed.output
+
+
+@pytest.mark.parametrize("missing", [OUTCOME_TO, REPLAY, REPLAY_HISTORY])
+def test_the_outcome_of_a_replay_alone_is_reported(missing: str) -> None:
+    headers = {OUTCOME_TO: "canary", REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
+    report = outcome_message(replace(delivery("site.page"), headers=headers), "succeeded")
+    assert report is not None
+    assert (report.routing_key, json.loads(report.body)["of"]) == ("canary", "1d6a")
+    del headers[missing]
+    assert outcome_message(replace(delivery("site.page"), headers=headers), "succeeded") is None
