@@ -84,28 +84,26 @@ def client(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("phases", "examples"), [(SAMPLED, 3), pytest.param(f"coverage,stateful,{SAMPLED}", 50, marks=pytest.mark.long)]
 )
 def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path, phases: str, examples: int) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("schemathesis")),
-            *("--config-file", str(config)),
-            *("run", str(client.base_url.join("/api/v1/openapi.json"))),
-            *("--phases", phases, "--max-examples", str(examples), "--seed", "1", "--no-color"),
-            *("--generation-database", "none"),
-            *("--header", "Authorization: Bearer correct-horse-battery"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")),
+        *("--config-file", str(config)),
+        *("run", str(client.base_url.join("/api/v1/openapi.json"))),
+        *("--phases", phases, "--max-examples", str(examples), "--seed", "1", "--no-color"),
+        *("--generation-database", "none"),
+        *("--header", "Authorization: Bearer correct-horse-battery"),
+    ]
+    for _ in range(3):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+        # The broker of a busy machine may need longer than an answer waits for it, which is 503.
+        if "no answer for 2 s" not in done.stdout:
+            break
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     number = sum(map(len, paths.values()))
