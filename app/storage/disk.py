@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +46,9 @@ class FolderSync:
             raise OSError(group.error.errno, f"syncing failed: {group.error.strerror}", folder)
 
 
-def sync_files(descriptors: Collection[int]) -> None:
-    """Sync open files together: the disk begins to write all of them before the first one is waited for."""
-    for descriptor in descriptors:
+def sync_files(descriptors: Sequence[int]) -> None:
+    """Sync open files together: the disk begins to write the others before the first one is waited for."""
+    for descriptor in descriptors[1:]:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     for descriptor in descriptors:
         os.fsync(descriptor)

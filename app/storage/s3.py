@@ -107,7 +107,9 @@ class S3Store:
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
         """Write objects, several at a time. See `ObjectStore.put_all`."""
-        deque(in_parallel(lambda each: self.put(*each), objects.items(), threads=self.parallel_requests), maxlen=0)
+        # One page of a host with a delay needs no thread.
+        threads = min(self.parallel_requests, max(1, len(objects)))
+        deque(in_parallel(lambda each: self.put(*each), objects.items(), threads=threads), maxlen=0)
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
