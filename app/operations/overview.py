@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,14 +18,13 @@ from app.crawl.frontier.values import Progress
 from app.crawl.frontier.view import CrawlView
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
-from app.errors import PackError
 from app.messages.dead_sets import dead_sets
 from app.operations.doctor.breaker_states import BreakerState, breaker_states
 from app.operations.doctor.check import CheckResult
 from app.operations.doctor.checks import run_checks
 from app.operations.queues import Growth, QueueReport, read_queues
 from app.operations.workers import WorkersReport, read_workers
-from app.pack.manifest import read_manifest
+from app.pack.manifest import readable_manifest
 from app.processes.process_states import ProcessState, current_states
 from app.redis_state.client import get_quick_redis
 from app.sites.status import lacks_pack
@@ -252,10 +250,7 @@ class Overview:
             crawl = latest_crawl(store, domain)
             if crawl is None or crawl.state != "done" or timers.running(domain):
                 continue
-            manifest = None
-            with suppress(PackError):
-                manifest = read_manifest(store, domain)
-            if lacks_pack(crawl, manifest):
+            if lacks_pack(crawl, readable_manifest(store, domain)):
                 late.append(domain)
         return late
 

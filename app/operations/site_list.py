@@ -12,10 +12,10 @@ from app.cluster.protocol import PackRoute, Routes
 from app.crawl.record.crawls import latest_crawl
 from app.crawl.record.keys import CRAWLS_PREFIX
 from app.crawl.urls import parse_domain
-from app.errors import InvalidUrl, ObjectDamaged, PackCorrupt, PackNotFound
+from app.errors import InvalidUrl, ObjectDamaged
 from app.operations.context import OperatorContext
 from app.operations.sites import site_row
-from app.pack.manifest import read_manifest
+from app.pack.manifest import readable_manifest
 from app.sites.stored import SITES_PREFIX, read_site
 from app.storage.damage import DamageNotes
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX
@@ -124,16 +124,14 @@ def route_trouble(route: PackRoute) -> str:
 
 
 def _row(ops: OperatorContext, domain: str, troubles: Sequence[str], *, is_packed: bool) -> ListedSite:
-    own, site, manifest = list(troubles), None, None
+    own, site = list(troubles), None
     try:
         site = read_site(ops.store, domain)
     except ObjectDamaged as error:
         # From now on it is known of the list as a whole.
         DamageNotes(ops.redis).add(error)
         own.append(f"its settings cannot be read: {error}")
-    if is_packed:
-        with suppress(PackNotFound, PackCorrupt):
-            manifest = read_manifest(ops.store, domain)
+    manifest = readable_manifest(ops.store, domain) if is_packed else None
     plan = site_row(ops, site) if site else {}
     return ListedSite(
         domain=domain,

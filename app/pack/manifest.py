@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Final
@@ -112,6 +113,13 @@ def read_manifest(store: ObjectStore, domain: str) -> Manifest:
     if stored is None:
         raise PackNotFound(f"{domain} has no pack")
     return Manifest.from_json(stored.data, domain=domain)
+
+
+def readable_manifest(store: ObjectStore, domain: str) -> Manifest | None:
+    """Return the same, or None for a domain without a pack and for a manifest that cannot be read."""
+    with suppress(PackNotFound, PackCorrupt):
+        return read_manifest(store, domain)
+    return None
 
 
 def list_manifests(store: ObjectStore) -> list[Manifest]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.broker.errors import InvalidMessage
-from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound, StoreError
+from app.errors import ObjectNotFound, PackCorrupt, PackNotFound, StoreError
 from app.pack import database
 from app.pack.database_cache import has_version
 from app.pack.derivation import code_hash
 from app.pack.download import read_table, write_database
 from app.pack.frames import Frame, FrameTable, compressed, sha256
-from app.pack.manifest import ROLLBACK, Manifest, PackDescription, check_domain, read_manifest
+from app.pack.manifest import ROLLBACK, Manifest, PackDescription, check_domain, read_manifest, readable_manifest
 from app.search.connections import SCHEMA_VERSION
 from app.storage.layout import frames_key, frames_prefix, manifest_key
 from app.storage.reading import get_if_present
@@ -234,6 +234,4 @@ def unused_frames(store: ObjectStore, domain: str, listed: Iterable[Stat], oldes
 
 def is_present(store: ObjectStore, manifest: Manifest) -> bool:
     """Return whether the store holds the pack that the manifest describes: no later writer has replaced it."""
-    with suppress(PackError):
-        return read_manifest(store, manifest.domain) == manifest
-    return False
+    return readable_manifest(store, manifest.domain) == manifest

@@ -126,12 +126,13 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     timer = Timers(redis).running(name)
     store, notes = store_of(settings), DamageNotes(redis)
     store.on_damage = notes.add
-    manifest: Manifest | None = None
+    manifest: Manifest | None
     try:
         manifest = read_manifest(store, name)
     except PackNotFound:
-        pass
+        manifest = None
     except PackCorrupt as error:
+        manifest = None
         key = manifest_key(name)
         note_damaged(store, ObjectDamaged(str(error), key, store.stat(key).etag))
     is_packing, latest = is_held(redis, f"pack:{name}"), None

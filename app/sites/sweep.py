@@ -17,8 +17,7 @@ from app.crawl.record.segments import LatestEntries, latest_entries
 from app.crawl.recorder import CrawlRecorder
 from app.crawl.traps import soft_404_check_url, text_hash
 from app.crawl.urls import SITEMAP, SOFT_404_CHECK, canonical_key, robots_url
-from app.errors import PackError
-from app.pack.manifest import read_manifest
+from app.pack.manifest import readable_manifest
 from app.sites.status import lacks_pack
 from app.storage.damage import decoded_if_intact, isolated
 from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_of, content_prefix
@@ -150,11 +149,8 @@ class Sweep:
         if self.timers.running(domain) is not None:
             return
         latest = crawls[0] if crawls else None
-        try:
-            manifest = read_manifest(self.store, domain)
-            built_at = datetime.fromisoformat(manifest.built_at)
-        except PackError:
-            manifest, built_at = None, datetime.min.replace(tzinfo=UTC)
+        manifest = readable_manifest(self.store, domain)
+        built_at = datetime.fromisoformat(manifest.built_at) if manifest else datetime.min.replace(tzinfo=UTC)
         timeout, callback = self.timeout, None
         if stored := next(stored_timers(self.store, domain), None):
             timeout, callback = stored.timeout, stored.callback
