@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from app.cluster.orchestrator.registry import GRACE
 from app.cluster.orchestrator.searcher_record import FIRST_BACKOFF
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.copies import Copies
@@ -143,6 +144,21 @@ def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_reg
     orchestrator.receive_report(report("a", 2, pack()), now=32)
     assert orchestrator.tick(now=32) == ()
     assert orchestrator.next_searcher("x.example") == "a"
+
+
+def test_a_searcher_that_is_away_after_a_broker_outage_is_replaced_when_its_time_to_register_is_over() -> None:
+    orchestrator = ready_state(pack())
+    orchestrator.connected(now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("b", 1), now=0)
+    orchestrator.tick(now=0)
+
+    orchestrator.connected(now=60)
+    for second in range(int(GRACE)):
+        orchestrator.receive_report(report("b", 2 + second), now=60 + second)
+        assert orchestrator.tick(now=60 + second) == ()
+        assert orchestrator.next_searcher("x.example") == "a"
+    assert orders_of(orchestrator.tick(now=60 + GRACE)) == [load("b", pack())]
 
 
 def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -> None:

@@ -118,7 +118,7 @@ class SearcherRegistry:
         again, self._has_connected = self._has_connected, True
         self._requested_of_all_at = now
         if again and self.records:
-            self._grace_until = now + max(GRACE, self.patience)
+            self._grace_until = now + GRACE
             self.awaited = set(self.records)
 
     def silent(self, *, now: float) -> dict[str, float]:
