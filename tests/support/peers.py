@@ -10,7 +10,7 @@ from typing import Any
 from kombu import Connection, Queue
 
 from app.broker.delivery import Delivery
-from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
+from app.cluster.protocol import PackRoute, Routes, SearcherStatus, to_json
 from app.topology.queues import events_exchange, queries_exchange, request_queue
 from config.settings import get_settings
 from tests.support.answering import ByHand, consumed
@@ -72,11 +72,6 @@ def route(domain: str, *searchers: str, newest: int = 0, **changed: Any) -> Pack
     """Return the route of a domain."""
     fields = {"sha256": "0" * 64, "generation": 1, "pages": 3, "built_at": "2026-11-21T10:04:00+00:00", "size_mb": 1}
     return PackRoute(domain=domain, searchers=searchers, newest=newest or len(searchers), **{**fields, **changed})
-
-
-def refused(reason: str) -> Script:
-    """Return the script of a searcher that always replies with this reason code."""
-    return lambda _request: to_json(ProblemReply(reason=reason, detail=f"told: {reason}"))
 
 
 def silence(_request: dict[str, Any]) -> None:

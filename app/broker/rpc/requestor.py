@@ -52,8 +52,8 @@ class Requestor(ChannelOwner):
 
     Replies arrive in an exclusive queue that the broker named and deletes with the connection (the "dynamic queue" of
     the AMQP clients document). `exchanges` are declared on each new connection: the broker closes the channel for a
-    request to an exchange that does not exist. `connections` counts the opened connections. Requests that are not sent
-    yet wait for a connection until their deadlines; without `reconnects` they fail with the first attempt to open one.
+    request to an exchange that does not exist. Requests that are not sent yet wait for a connection until their
+    deadlines; without `reconnects` they fail with the first attempt to open one.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class Requestor(ChannelOwner):
         #: Requests in flight.
         self._calls: dict[str, _Call] = {}
         self._reply_to = ""
-        self.connections = 0
 
     def send(self, message: Outgoing, *, deadline: float) -> Future[Reply]:
         """Send a request, and return at once; `deadline` is in seconds from now.
@@ -124,7 +123,6 @@ class Requestor(ChannelOwner):
 
         def consume(declared: Any) -> None:
             self._reply_to = declared.method.queue
-            self.connections += 1
             channel.basic_consume(self._reply_to, on_reply, auto_ack=True, callback=lambda _: ready())
 
         def on_reply(_channel: Channel, _method: Any, properties: BasicProperties, body: bytes) -> None:
