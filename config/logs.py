@@ -65,15 +65,28 @@ def scrub(text: str, secrets: re.Pattern[str]) -> str:
     return secrets.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
 
 
+def visible(value: object) -> str:
+    """Return a text in which each invisible character but spaces and line ends is escaped: a message has any text.
+
+    Among them are control characters, those that change the direction of text, and halves of surrogate pairs.
+    """
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in str(value)
+    )
+
+
 def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> structlog.stdlib.ProcessorFormatter:
     """Return what makes a line of a record, without secrets: a JSON object, or text for people.
 
-    A traceback is the field `exception` of the object, and lines below the text.
+    A traceback is the field `exception` of the object, and lines below the text. Characters that a terminal would
+    obey, or that no file can hold, are escaped: texts of servers and clients have any.
     """
     secrets = secrets_in(settings)
 
-    def hide_secrets(_logger: Any, _method: str, fields: EventDict) -> EventDict:
-        return {name: each if isinstance(each, int) else scrub(str(each), secrets) for name, each in fields.items()}
+    def clean(_logger: Any, _method: str, fields: EventDict) -> EventDict:
+        return {
+            name: each if isinstance(each, int) else visible(scrub(str(each), secrets)) for name, each in fields.items()
+        }
 
     processors: list[Processor] = [
         structlog.processors.TimeStamper(fmt="iso", key="time"),
@@ -82,7 +95,7 @@ def formatter(settings: Settings, *, as_json: bool, colors: bool = False) -> str
         _add_context,
         structlog.processors.format_exc_info,
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        hide_secrets,
+        clean,
     ]
     if as_json:
         renamed = structlog.processors.EventRenamer("message")

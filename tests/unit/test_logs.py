@@ -55,6 +55,14 @@ def test_no_line_shows_a_secret(form: logging.Formatter, said: str, written: str
     assert json.loads(line)["message"] == written if form is JSON else f"] {written} " in line
 
 
+@pytest.mark.parametrize("form", [TEXT, JSON], ids=["text", "json"])
+def test_no_line_has_what_a_terminal_obeys_or_a_file_cannot_hold(form: logging.Formatter) -> None:
+    line = formatted(form, "400: %s", "\x1b[2J\r\u202eno\ud800\ttab\nmore", task_id="\x1b]0;title\x07")
+    assert line.encode().decode().replace("\n", "").replace("\t", "").isprintable()
+    assert r"400: \x1b[2J\r\u202eno\ud800" in (json.loads(line)["message"] if form is JSON else line)
+    assert r"\x1b]0;title\x07" in (json.loads(line)["task_id"] if form is JSON else line)
+
+
 def test_a_line_of_the_main_process_names_the_message_that_it_is_about() -> None:
     text = formatted(TEXT, "retry [] of it", task_id="abc")
     assert "[warning  ] retry [] of it" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from app.text.humanize import duration
+from config.logs import visible
 
 
 def moment(value: float | str | datetime) -> datetime:
@@ -35,16 +36,6 @@ def ago(value: float | str | datetime) -> str:
 def number(value: float) -> str:
     """Return a number with commas between thousands."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
-
-
-def visible(value: object) -> str:
-    """Return a text in which each invisible character but spaces and line ends is escaped: a message has any text.
-
-    Among them are control characters, those that change the direction of text, and halves of surrogate pairs.
-    """
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in str(value)
-    )
 
 
 def is_time(value: float | str | datetime) -> bool:
