@@ -235,10 +235,17 @@ def test_stamps_survive_a_retry_a_dead_letter_and_a_replay_and_are_in_each_resul
     assert stamps(f"{journal}-link_error") == [{"aisle": 7, "of": "link_error"}] * 2
 
 
-def test_the_main_process_keeps_the_stamps_of_what_it_announces(bench: Bench) -> None:
+def test_the_main_process_records_the_retry_and_the_end_of_a_lost_run_with_its_stamps(bench: Bench) -> None:
     task = hang.si(bench.journal("stamped-hang"))
     task.stamp(visitor=Aisle())
-    result = task.delay()
+    # It waits for so long that a busy machine sees it wait.
+    result = task.apply_async(retry_timeout_ms=3_000, retry_max=1)
+
+    def stored() -> tuple[str, Any]:
+        meta = canvas_app.app.backend.get_task_meta(result.id, cache=False)
+        return meta["status"], meta.get("aisle")
+
+    eventually(lambda: stored() == (states.RETRY, 7), f"it is retried: {stored()}", seconds=ENDED, every=0.02)
     with pytest.raises(Exception, match="TimeLimitExceeded"):
         result.get(timeout=ENDED)
-    assert canvas_app.app.backend.get_task_meta(result.id, cache=False)["aisle"] == 7
+    assert stored() == (states.FAILURE, 7)
