@@ -300,6 +300,7 @@ def test_a_message_that_expires_while_it_waits_is_signalled_as_revoked(bench: Be
 
 def test_a_result_is_ignored_by_the_call_or_by_the_task_whose_error_may_be_kept(bench: Bench, journal: str) -> None:
     ignored, kept = fail.apply_async((journal, 0, 7), ignore_result=True), forget_success.delay(f"{journal}-error")
+    lost = hang.apply_async((f"{journal}-lost",), ignore_result=True, retry_max=1)
     forgotten = forget.delay(f"{journal}-forgotten")
     bench.replay(forgotten.id)
     assert ignored.get() is None
@@ -307,7 +308,8 @@ def test_a_result_is_ignored_by_the_call_or_by_the_task_whose_error_may_be_kept(
         canvas_app.app.AsyncResult(kept.id).get(timeout=ENDED)
     eventually(lambda: "after_return SUCCESS" in lines(journal), f"{lines(journal)}", seconds=ENDED)
     eventually(lambda: lines(f"{journal}-forgotten").count("run") == 6, "it fails again", seconds=ENDED)
-    assert [canvas_app.app.backend.get_state(each.id) for each in (ignored, forgotten)] == [states.PENDING] * 2
+    eventually(lambda: "after_return FAILURE" in lines(f"{journal}-lost"), "its last run is lost", seconds=ENDED)
+    assert {canvas_app.app.backend.get_state(each.id) for each in (ignored, lost, forgotten)} == {states.PENDING}
 
 
 def test_an_ignored_run_ends_without_a_state_a_retry_or_a_dead_letter(bench: Bench, journal: str) -> None:
