@@ -27,7 +27,7 @@ from app.crawl.frontier.values import (
 from app.crawl.page import MAX_MOVES, complete_dead, entry_of, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.parse.classify import FetchResult
 from app.crawl.parse.cpu_limit import limit_was_exceeded
-from app.crawl.record.crawls import read_crawl
+from app.crawl.record.crawls import read_crawl, update_crawl
 from app.crawl.record.keys import CrawlRef
 from app.crawl.record.reasons import Reason
 from app.crawl.recorder import MEMBER_STATES
@@ -270,6 +270,7 @@ def _move(page: CrawlUrl, redirect: FetchResult) -> None:
     process, url = context(), redirect.detail
     # Nothing of this crawl is packed, so the pack stays as it is.
     process.timers.stop(page.domain, callback=full_pack_callback(page.domain, page.crawl_id))
+    update_crawl(process.store, CrawlRef(page.domain, page.crawl_id), lambda record: replace(record, callback={}))
     crawl, there = process.frontier.crawl(page.crawl_id), host_of(url)
     moves = (crawl.moves if crawl else 0) + 1
     if redirect.reason == Reason.MOVED_TO_KNOWN_SITE:

@@ -87,7 +87,12 @@ class Status:
 
 
 def lacks_pack(crawl: CrawlRecord, manifest: Manifest | None) -> bool:
-    """Return whether a site has no pack, or one that was built before a crawl of it: it lacks the crawl's pages."""
+    """Return whether a site has no pack, or one that was built before a crawl of it: it lacks the crawl's pages.
+
+    A crawl whose start page led to another host has none of its own.
+    """
+    if not crawl.callback:
+        return False
     if manifest is None:
         return True
     is_of_crawl = crawl.packed or manifest.crawl_id == crawl.id

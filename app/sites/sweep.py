@@ -24,7 +24,7 @@ from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_ke
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
 from app.timers.stored import stored_timers
-from app.timers.timers import Callback, Timers, full_pack_callback, incremental_pack_callback
+from app.timers.timers import Callback, Timers, incremental_pack_callback
 from config.routes import PACK
 
 #: Canonical keys of links that are kept: most pages repeat the same ones.
@@ -154,11 +154,8 @@ class Sweep:
         timeout, callback = self.timeout, None
         if stored := next(stored_timers(self.store, domain), None):
             timeout, callback = stored.timeout, stored.callback
-        elif latest is not None and (not latest.is_finished or lacks_pack(latest, manifest)):
-            timeout = latest.timer_timeout
-            callback = (
-                Callback(PACK, dict(latest.callback)) if latest.callback else full_pack_callback(domain, latest.id)
-            )
+        elif latest and latest.callback and (not latest.is_finished or lacks_pack(latest, manifest)):
+            timeout, callback = latest.timer_timeout, Callback(PACK, dict(latest.callback))
         elif any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain))):
             callback = incremental_pack_callback(domain)
         if callback is not None:

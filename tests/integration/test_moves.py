@@ -18,6 +18,7 @@ from app.crawl.record.removed_sites import note_removed
 from app.pack.manifest import read_manifest
 from app.sites.moves import may_move
 from app.sites.site import Site as Declared
+from app.sites.status import status
 from app.sites.stored import add_site
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
@@ -117,6 +118,15 @@ def test_a_start_page_that_redirects_to_another_site_leaves_its_crawl_timer_and_
     assert "moved-to-known-site" in explained
     assert site.at("/0") in explained
     assert process.timers.running(mover).callback.message["type"] == "pack_incremental"  # type: ignore[union-attr]
+
+
+def test_a_site_whose_start_page_leads_to_another_host_lacks_no_pack(
+    process: Context, broker: Broker, site: Site
+) -> None:
+    crawl(process, broker, f"http://{site.other_domain}/", "one")
+    process.timers.delete(site.other_domain)
+    assert not status(site.other_domain, settings=process.settings).pack_due
+    assert CliRunner().invoke(cli, ["repair", site.other_domain]).stdout == "nothing was missing\n"
 
 
 def test_a_crawl_moves_to_an_unknown_host_again_and_again_but_not_while_it_is_crawled_there(

@@ -41,10 +41,11 @@ class CrawlRecord:
     """One crawl of a domain.
 
     `seeds` are further URLs with which the crawl begins. `timer_timeout` is in seconds; `callback` is the message that
-    the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
-    of URLs by state, or any other number by its name. Of a crawl that has ended, `seconds` is its duration, and `new`,
-    `changed` and `gone` count pages against the former crawl that is done. `reasons` has the number of URLs by reason
-    code, of a crawl that has ended. `closed` are the directory patterns that identical texts closed.
+    the crawl's timer publishes; empty where its start page led to another host, so that it has no pack. `moves` is how
+    often the start page redirected to another host. `counts` has a number of URLs by state, or any other number by its
+    name. Of a crawl that has ended, `seconds` is its duration, and `new`, `changed` and `gone` count pages against the
+    former crawl that is done. `reasons` has the number of URLs by reason code, of a crawl that has ended. `closed` are
+    the directory patterns that identical texts closed.
     `packed`: the pack was found equal to the pages of this crawl, so its manifest names a former one.
     """
 
