@@ -31,6 +31,7 @@ from config.settings import Settings, get_settings
 class Status:
     """The status of a domain. `seen`, `waiting` and `indexed` count pages; `open`, `done` and `dead` count messages.
 
+    `waiting_elsewhere` are pages that wait in other crawls of the domain, for which its timer waits, too.
     `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
     seconds between requests that robots.txt demands, where these are more than the site's delay, at most half a minute;
@@ -48,6 +49,7 @@ class Status:
     seen: int
     open: int
     waiting: int
+    waiting_elsewhere: int
     done: int
     dead: int
     indexed: int
@@ -67,6 +69,8 @@ class Status:
         pack += f", {'a new one' if self.pack else 'one'} is being built" if self.packing else ""
         pack += "; the pack of its latest crawl waits for a packer, or failed" if self.pack_due else ""
         timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
+        if self.timer is not None and self.waiting_elsewhere:
+            timer += f", but not before the {self.waiting_elsewhere} pages of another crawl, which may be paused"
         waiting = f", {self.waiting} pages wait" if self.waiting else ""
         state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
         pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
@@ -149,7 +153,10 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         domain=name,
         crawl_id=progress.crawl.id if progress.crawl else None,
         crawl_state=progress.state if progress.crawl else None,
-        **{name: getattr(progress, name) for name in ("seen", "open", "waiting", "done", "dead", "indexed")},
+        **{
+            name: getattr(progress, name)
+            for name in ("seen", "open", "waiting", "waiting_elsewhere", "done", "dead", "indexed")
+        },
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
         crawl_delay=progress.delay if progress.delay > host_delay_of(site, settings) else None,

@@ -85,6 +85,20 @@ def test_the_status_of_a_crawl_says_how_long_its_pages_take_by_the_delay_of_its_
     assert len(posted) == 1
 
 
+def test_status_says_that_the_timer_waits_for_an_earlier_crawl_that_is_paused(
+    posted: list[dict[str, Any]], redis_url: str
+) -> None:
+    frontier = Frontier(get_redis(redis_url))
+    for crawl_id in ("earlier", "latest"):
+        frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), recorded=True))
+    frontier.rebuild("earlier", (), [FrontierUrl(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(7)])
+    frontier.set_state("earlier", "paused")
+    Timers(get_redis(redis_url)).start("a.gov", timeout=60, callback=full_pack_callback("a.gov"))
+    assert frontier.crawled(["a.gov"])
+    assert " s, but not before the 7 pages of another crawl, which may be paused; " in invoked("status", "a.gov")
+    assert posted == []
+
+
 def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]]) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

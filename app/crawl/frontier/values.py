@@ -70,7 +70,7 @@ class Progress:
     """Counts of a domain's latest crawl. `seen`, `waiting` and `indexed` count pages; `done` and `dead` messages.
 
     `open` is the number of open messages over all crawls of the domain; `idle` is seconds since one was completed.
-    `waiting` is the backlog.
+    `waiting` is the backlog, and `waiting_elsewhere` those of the domain's other crawls.
     """
 
     crawl: Crawl | None
@@ -84,6 +84,7 @@ class Progress:
     state: CrawlState = "running"
     #: Seconds from a response to the next request, as of the page that was completed last.
     delay: float = 0.0
+    waiting_elsewhere: int = 0
 
 
 class FrontierUrl(NamedTuple):

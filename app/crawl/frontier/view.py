@@ -217,6 +217,7 @@ class CrawlView:
             seen=seen,
             open=sum(open_messages for open_messages, _ in counts.values()),
             waiting=counts.get(crawl_id, (0, 0))[1],
+            waiting_elsewhere=sum(waiting for each, (_, waiting) in counts.items() if each != crawl_id),
             done=done,
             dead=dead,
             indexed=indexed,
