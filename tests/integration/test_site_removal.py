@@ -128,6 +128,15 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     assert process.redis.ttl(mark) > 0
 
 
+def test_a_crawl_may_have_the_id_of_one_that_was_removed_with_its_site(process: Context, broker: Broker) -> None:
+    fill(process, broker, DOMAIN)
+    invoked("site", "remove", DOMAIN, "--yes")
+    crawl = Crawl(f"crawl of {DOMAIN}", DOMAIN, f"https://{DOMAIN}/", datetime.now(UTC), recorded=True)
+    process.recorder.begin(crawl, timer_timeout=30, callback=full_pack_callback(DOMAIN, crawl.id).message)
+    assert process.frontier.crawl(crawl.id) == crawl
+    assert process.frontier.state(crawl.id) == "running"
+
+
 def test_removal_waits_for_a_request_that_has_not_ended(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

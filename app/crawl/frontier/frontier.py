@@ -320,8 +320,14 @@ class Frontier(CrawlView):
         return int(self._stored(keys=keys, args=[offset, stored, len(lines), size]))
 
     def note_beginning(self, crawl_id: str) -> None:
-        """Note that a process is about to store a crawl's record, and the crawl here afterwards."""
-        self._redis.set(f"{crawl_key(crawl_id)}:beginning", 1, ex=_BEGINNING)
+        """Note that a process is about to store a crawl's record, and the crawl here afterwards.
+
+        Clients choose ids: the mark of a crawl that was removed with its site would cancel a later one of the same id.
+        """
+        key = crawl_key(crawl_id)
+        if self._redis.hget(key, "start") == "":
+            self._redis.delete(key)
+        self._redis.set(f"{key}:beginning", 1, ex=_BEGINNING)
 
     def is_beginning(self, crawl_id: str) -> bool:
         """Return whether a process begins a crawl, or was killed meanwhile: then the message comes again."""
