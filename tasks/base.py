@@ -289,7 +289,9 @@ def _raise_postpone_in_outage(error: StoreError) -> None:
         return
     pause = process.store_breaker.seconds_open()
     if not pause and is_outage(process.store, error):
-        pause, _ = process.store_breaker.fail(reason=str(error))
+        pause, opened = process.store_breaker.fail(reason=str(error))
+        if opened:
+            logger.warning("Circuit breaker of the store opened: %s", error)
     if pause:
         raise Postpone(pause, f"the store is unavailable: {error}", code="store") from error
 

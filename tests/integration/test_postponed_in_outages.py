@@ -122,9 +122,13 @@ def test_while_redis_is_silent_a_dead_page_is_noted_later_and_the_event_loop_doe
     proxy.close()
 
 
-def test_a_page_waits_while_the_disk_of_the_store_is_full(process: Context, site: Site) -> None:
+def test_a_page_waits_while_the_disk_of_the_store_is_full_and_a_line_says_why(
+    process: Context, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     with full_disk(), pytest.raises(Postpone, match="the store is unavailable"):
         index(url=site.at("/"))
+    [line] = [each for each in caplog.messages if each.startswith("Circuit breaker of the store opened: ")]
+    assert line.endswith("File too large")  # So a file meets the limit of this process in place of a full disk.
     process.store_breaker.redis.flushdb()
     index(url=site.at("/"))
     assert b"words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
