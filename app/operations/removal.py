@@ -88,6 +88,7 @@ def remove_sites(
     with ops.act("site remove", ", ".join(domains), why=why) as act:
         publisher = ops.client_publisher()
         removals = [SiteRemoval(domain, ops.store, ops.redis) for domain in domains]
+        found = {removal.domain: removal.inventory() for removal in removals}
         for removal in removals:
             removal.stop(at=_next_second())
         deadline = time.monotonic() + LEASE
@@ -95,8 +96,8 @@ def remove_sites(
             time.sleep(_PAUSE)
         # Also what pages in work published until they ended.
         at = _next_second()
-        found = [_delete(ops, removal, packer_wait, at=at) for removal in removals]
-        deleted = [each for each in found if isinstance(each, SiteInventory)]
+        busy = {removal.domain: _delete(ops, removal, packer_wait, at=at) for removal in removals}
+        deleted = [each for domain, each in found.items() if not busy[domain]]
         # Times of messages are whole seconds: what is published from now on is no older than the removal.
         time.sleep(max(0.0, at - time.time()))
         gone = {each.domain for each in deleted}
@@ -106,8 +107,8 @@ def remove_sites(
         for domain in gone:
             note_finished(ops.store, domain, at)
         act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
-        if busy := [each for each in found if isinstance(each, SiteBusy)]:
-            raise SiteBusy("; ".join(map(str, busy)))
+        if reasons := list(filter(None, busy.values())):
+            raise SiteBusy("; ".join(reasons))
     return deleted, letters
 
 
@@ -186,16 +187,16 @@ def _next_second() -> int:
     return int(time.time()) + 1
 
 
-def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, at: int) -> SiteInventory | SiteBusy:
-    """Delete objects and keys while no packer is at work on the domain; return what there was, or why it is there."""
+def _delete(ops: OperatorContext, removal: SiteRemoval, packer_wait: float, *, at: int) -> str:
+    """Delete objects and keys while no packer is at work on the domain; return why it is there still, or nothing."""
     deadline = time.monotonic() + packer_wait
     while True:
         try:
             with lease(ops.redis, f"pack:{removal.domain}"):
-                return removal.delete(at=at)
+                removal.delete(at=at)
+                return ""
         except Postpone:
             if time.monotonic() > deadline:
-                return SiteBusy(
-                    f"{removal.domain} is being packed and is not deleted: run `perennial site remove {removal.domain}`"
-                )
+                name = removal.domain
+                return f"{name} is being packed and is not deleted: run `perennial site remove {name}`"
             time.sleep(_PAUSE)

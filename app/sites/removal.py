@@ -100,13 +100,13 @@ class SiteRemoval:
         keys = (host_keys(self.domain)[1], *map(str, below))
         return sum(int(self._redis.zcount(key, now, "+inf")) for key in keys)
 
-    def delete(self, *, at: int) -> SiteInventory:
-        """Delete all objects and keys of the domain, and its messages from before `at`; return what there was.
+    def delete(self, *, at: int) -> None:
+        """Delete all objects and keys of the domain, and its messages from before `at`.
 
         A mark of each crawl stays in Redis for a week: late messages of a crawl that is cancelled do nothing.
         """
         note_removed(self._store, self.domain, at, unfinished=True)
-        found, ids = self.inventory(), self._crawl_ids()
+        ids = self._crawl_ids()
         # The manifest is deleted first: without it there is no pack, whatever else is left.
         for key in (*sorted(self._packed(), reverse=True), site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
@@ -117,7 +117,6 @@ class SiteRemoval:
         Timers(self._redis).delete(self.domain)
         delete_stored_timers(self._store, [self.domain])
         self._delete_keys(ids)
-        return found
 
     def _packed(self) -> set[str]:
         """Return the keys of the domain's pack. The last one in their order is that of the manifest."""

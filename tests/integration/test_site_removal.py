@@ -115,6 +115,13 @@ def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, 
     assert invoked("site", "remove", DOMAIN, "--yes").startswith(f"{DOMAIN}: there is nothing")
 
 
+def test_a_removal_says_what_there_was_before_it_began(process: Context, broker: Broker) -> None:
+    fill(process, broker, DOMAIN)
+    before = SiteRemoval(DOMAIN, process.store, process.redis).inventory()
+    assert (before.has_settings, before.messages) == (True, 2)
+    assert remove_sites(OperatorContext(process.settings, command_operator()), [DOMAIN]) == ([before], 1)
+
+
 def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker: Broker) -> None:
     fill(process, broker, DOMAIN)
     invoked("site", "remove", DOMAIN, "--yes")
