@@ -217,9 +217,11 @@ def sites_base(process: Context, policy: CrawlPolicy, client: httpx.Client) -> s
     return str(client.base_url)
 
 
-def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone(
+def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone_or_than_its_column(
     browser: Browser, sites_base: str
 ) -> None:
+    wider = """form => [...form.querySelectorAll("input")].filter(
+        each => each.getBoundingClientRect().right > form.getBoundingClientRect().right).length"""
     with tab(browser, sites_base) as opened:
         log_in(opened)
         for path in SITE_PATHS:
@@ -227,6 +229,8 @@ def test_axe_finds_nothing_on_pages_of_sites_and_nothing_is_wider_than_a_phone(
             for details in opened.page.query_selector_all("details:not([open]) > summary"):
                 details.click()
             opened.inspect(path)
+            opened.page.set_viewport_size({"width": 900, "height": 800})
+            assert not any(form.evaluate(wider) for form in opened.page.query_selector_all("form")), path
         assert opened.faults == []
 
 
