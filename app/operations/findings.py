@@ -112,7 +112,7 @@ def _queues(snapshot: Snapshot) -> Iterator[Finding]:
         names = listed([f"{_counted(queue)}, {queue.growth:+,.0f} a minute" for queue in growing])
         yield Finding("warning", f"more arrives than is done: {names}", "start more workers", "/ops/queues")
     if dead := snapshot.dead_letters:
-        text = f"{dead:,} dead letter{'' if dead == 1 else 's'}: their retries are spent"
+        text = f"{dead:,} dead letter{'' if dead == 1 else 's'}"
         yield Finding("warning", text, "read why, then replay or drop them", "/ops/dead")
 
 

@@ -120,7 +120,8 @@ def route_trouble(route: PackRoute) -> str:
     why = f": {route.unplaced_reason}" if route.unplaced_reason else ""
     if not route.searchers:
         return f"no searcher serves its pack{why}"
-    return f"{route.missing} copies of its pack are missing{why}" if route.missing else ""
+    copies = "a copy of its pack is" if route.missing == 1 else f"{route.missing} copies of its pack are"
+    return f"{copies} missing{why}" if route.missing else ""
 
 
 def _row(ops: OperatorContext, domain: str, troubles: Sequence[str], *, is_packed: bool) -> ListedSite:

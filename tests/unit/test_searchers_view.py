@@ -1,4 +1,4 @@
-"""The tables of `perennial searchers` on a terminal."""
+"""The tables of `perennial searchers` on a terminal, and missing copies as the trouble of a site."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from app.cli.searchers import show
 from app.cluster.protocol import PackRoute, Routes, SearcherStatus
+from app.operations.site_list import route_trouble
 
 pytestmark = pytest.mark.unit
 
@@ -57,3 +58,10 @@ def test_an_empty_or_new_system_says_what_comes_first() -> None:
     assert "has just started" in text
     assert "perennial up" in text
     assert "perennial index URL" in text
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"), [(1, "a copy of its pack is missing"), (2, "2 copies of its pack are missing")]
+)
+def test_missing_copies_of_a_pack_are_trouble_of_its_site(missing: int, text: str) -> None:
+    assert route_trouble(pack("a.gov", "one", missing=missing, unplaced_reason="no room")) == f"{text}: no room"
