@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.broker.errors import Postpone, PublishFailed
+from app.broker.errors import DeadSetBusy, Postpone, PublishFailed
 from app.crawl.frontier.values import LEASE
 from app.crawl.record.removed_sites import note_finished
 from app.crawl.urls import CrawlUrl, parse_domain
@@ -103,12 +103,17 @@ def remove_sites(
         gone = {each.domain for each in deleted}
         # Searchers must not wait for the dead letters, on which another process may work for long.
         publisher.publish([event_message("update", {"domain": domain}) for domain in sorted(gone)])
-        letters = ops.dead_sets.only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
+        done = [f"{each.domain} is deleted: {each}" for each in deleted]
+        busy = [str(each) for each in found if isinstance(each, SiteBusy)]
+        try:
+            letters = ops.dead_sets.only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
+        except DeadSetBusy as error:
+            raise DeadSetBusy("; ".join((*done, *busy, f"dead letters are not deleted: {error}"))) from error
         for domain in gone:
             note_finished(ops.store, domain, at)
-        act.result = "; ".join(f"{each.domain}: {each}" for each in deleted) + f"; {letters} dead letters"
-        if reasons := list(filter(None, busy.values())):
-            raise SiteBusy("; ".join(reasons))
+        act.result = "; ".join((*done, f"{letters} dead letters"))
+        if busy:
+            raise SiteBusy("; ".join((*done, *busy)))
     return deleted, letters
 
 

@@ -571,7 +571,8 @@ def test_the_api_does_what_the_pages_do(process: Context, policy: CrawlPolicy, c
     assert post("/api/v1/ops/unblock", url=url("")).json()["blocked"] is False
     assert client.get(f"{base}/inventory").json()["has_settings"] is True
     assert post(f"{base}/remove", confirm="").status_code == 400
-    assert post(f"{base}/remove", confirm=DOMAIN).json()["removed_dead_letters"] == 0
+    removed = post(f"{base}/remove", confirm=DOMAIN).json()
+    assert (removed["has_settings"], removed["removed_dead_letters"]) == (True, 0)
     assert client.get(base).status_code == 404
     acts = [entry.act for entry in AuditLog(process.store).entries() if entry.origin == "api"]
     assert len(acts) == 13

@@ -228,7 +228,8 @@ def test_searchers_unload_a_removed_site_while_another_process_works_on_the_dead
     monkeypatch.setattr("app.broker.dead_letters.reading.LEASE_TIMEOUT", 0.3)
     with closing(dead_sets(process.settings).iter_letters()) as letters:
         next(letters)
-        with pytest.raises(DeadSetBusy):
+        deleted = f"^{DOMAIN} is deleted: its settings, .*; dead letters are not deleted: another process works on"
+        with pytest.raises(DeadSetBusy, match=deleted):
             remove_sites(OperatorContext(process.settings, command_operator()), [DOMAIN])
     assert announced(broker) == [DOMAIN]
     invoked("site", "remove", DOMAIN, "--yes")
@@ -243,7 +244,7 @@ def test_a_site_that_a_packer_has_holds_up_no_other_removal_and_the_error_names_
     ops = OperatorContext(process.settings, command_operator())
     with (
         lease(process.redis, f"pack:{DOMAIN}"),
-        pytest.raises(SiteBusy, match=f"run `perennial site remove {DOMAIN}`"),
+        pytest.raises(SiteBusy, match=rf"^{OTHER} is deleted: .*; {DOMAIN} .* run `perennial site remove {DOMAIN}`"),
     ):
         remove_sites(ops, [DOMAIN, OTHER], packer_wait=0.1)
     assert announced(broker) == [OTHER]
