@@ -87,9 +87,13 @@ class ServedPack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteView:
-    """One site. `site` is null for a domain that is only crawled or packed, and for settings that cannot be read."""
+    """One site. `site` is null for a domain that is only crawled or packed, and for settings that cannot be read.
+
+    `start_url` is where its next crawl begins: as its settings say, else where the latest one began.
+    """
 
     domain: str
+    start_url: str
     site: Site | None
     fault: str
     plan: Mapping[str, Any] | None
@@ -127,8 +131,10 @@ def site_view(ops: OperatorContext, domain: str, routes: Routes | None) -> SiteV
     crawls = list_crawls(ops.store, name)
     if not (site or fault or crawls or found.pack or found.crawl_id or found.timer is not None):
         raise ResourceNotFound(f"{name} is no site, and it was never crawled or packed")
+    former = crawls[0].start_url if crawls else f"https://{name}/"
     return SiteView(
         domain=name,
+        start_url=site.seeds[0] if site else former,
         site=site,
         fault=fault,
         plan=site_row(ops, site) if site else None,

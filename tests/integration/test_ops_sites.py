@@ -366,15 +366,17 @@ def test_the_last_crawls_are_compared_and_what_is_not_recorded_is_a_dash(
     counts = [{"indexed": 7, "new": 2, "changed": 1, "gone": 3, "seconds": 90}, {"indexed": 8}]
     for number, given in enumerate(counts):
         record = CrawlRecord(
-            id=f"c{number}", domain=DOMAIN, start_url=url(""), started=datetime(2026, 11, 20 - number, tzinfo=UTC),
-            settings=settings, timer_timeout=30, state="done", counts=given,
+            id=f"c{number}", domain=DOMAIN, start_url=f"http://{DOMAIN}/", settings=settings,
+            started=datetime(2026, 11, 20 - number, tzinfo=UTC), timer_timeout=30, state="done", counts=given,
             reasons={"indexed": 7, "dead-lettered": 4, "500": 2, "404": 3} if not number else {},
         )  # fmt: skip
         add_crawl(process.store, record)
     publish(
         process.store, write_pack(process.settings.data_dir / "p.sqlite", [page("/one")], domain=DOMAIN), domain=DOMAIN
     )
-    shown = text_of(client.get(f"/ops/sites/{DOMAIN}"))
+    opened = client.get(f"/ops/sites/{DOMAIN}")
+    assert f'name="url" value="http://{DOMAIN}/"' in opened.text, "the next crawl begins where the latest one began"
+    shown = text_of(opened)
     assert "done 7 2 1 3 dead-lettered 4, 404 3, 500 2 90 s" in shown
     assert "done 8 – – – – –" in shown
     assert "Served by local" in shown

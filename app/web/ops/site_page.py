@@ -143,7 +143,6 @@ def site_page(
         site=site,
         fields=form_fields(texts or texts_of(site), refusal.faults if refusal else {}) if site else [],
         edition=edition(site) if site else "",
-        start_url=site.seeds[0] if site else f"https://{view.domain}/",
         blocked=site.blocked[:_SHOWN_BLOCKED] if site else (),
         trouble=str(refusal) if refusal else "",
         url=visit.value("url") if url_fault else "",
