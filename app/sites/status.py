@@ -65,7 +65,9 @@ class Status:
     damaged: list[str]
 
     def __str__(self) -> str:
-        pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
+        pack = "no pack"
+        if self.pack:
+            pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages, built {self.pack['built_at']}"
         pack += f", {'a new one' if self.pack else 'one'} is being built" if self.packing else ""
         pack += "; the pack of its latest crawl waits for a packer, or failed" if self.pack_due else ""
         timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"

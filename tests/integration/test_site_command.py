@@ -19,8 +19,11 @@ from app.crawl.frontier.values import Crawl, FrontierUrl, crawl_key
 from app.operations.context import OperatorContext
 from app.redis_state.client import get_redis
 from app.redis_state.lease import lease
+from app.storage.open import store_of
 from app.timers.timers import Timers, full_pack_callback
-from config.settings import Settings
+from config.settings import Settings, get_settings
+from tests.packs import page as pack_page
+from tests.packs import publish, write_pack
 from tests.servers.site import Site, page
 from tests.support.command import as_process_with, invoked
 from tests.support.waiting import eventually
@@ -138,6 +141,14 @@ def test_status_says_that_a_pack_is_being_built(posted: list[dict[str, Any]], re
         assert "; no timer; no pack, one is being built" in invoked("status", "b.gov")
         assert json.loads(invoked("status", "b.gov", "--json"))["packing"]
     assert "being built" not in invoked("status", "b.gov")
+    assert posted == []
+
+
+def test_status_says_when_the_pack_was_built(posted: list[dict[str, Any]], tmp_path: Path) -> None:
+    pack = write_pack(tmp_path / "p.sqlite", [pack_page("/one")], domain="b.gov")
+    publish(store_of(get_settings()), pack, domain="b.gov")
+    built = json.loads(invoked("status", "b.gov", "--json"))["pack"]["built_at"]
+    assert invoked("status", "b.gov").endswith(f"; no timer; pack 1 with 1 pages, built {built}\n")
     assert posted == []
 
 
