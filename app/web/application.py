@@ -84,7 +84,7 @@ def create_app(
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
-    overview = Overview(ops.settings, routes=client.routes) if ops else None
+    overview = Overview(ops.settings, routes=client.current_routes) if ops else None
     if ops and overview:
         metrics.registry.register(ServicesCollector(ops.settings, overview))
     app = _fastapi([client, *([search_counter] if search_counter else [])])

@@ -103,7 +103,9 @@ def test_the_error_of_an_orchestrator_is_the_reason_why_there_are_no_routes() ->
         routes.get(until=0.0)
 
 
-def test_a_failed_lookup_of_long_ago_does_not_make_old_routes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_routes_are_no_answer_for_operators_nor_after_a_failed_lookup_of_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now))
     first = Routes(orchestrator="o", ready=True, routes=(), searchers=())
@@ -116,11 +118,13 @@ def test_a_failed_lookup_of_long_ago_does_not_make_old_routes_the_answer(monkeyp
     routes = RouteCache(look_up, deadline=0.1, count=lambda _name: None)
     assert routes.get_cached() is None
     lookups[-1].set_result(Reply(to_json(first), {}, {}))
-    assert routes.get_cached() == first
+    assert routes.get_cached() == routes.get_current(until=now) == first
     for _ in range(3):
         now += TOO_OLD - 1
         assert routes.get_cached() == first, "a lookup has failed within TOO_OLD"
         lookups[-1].set_exception(RequestTimedOut("3 s"))
+    with pytest.raises(SearchUnavailable, match="the orchestrator did not answer"):
+        routes.get_current(until=now)
     now += TOO_OLD + 1
     assert routes.get_cached() is None
 

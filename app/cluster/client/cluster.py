@@ -79,6 +79,10 @@ class ClusterSearchClient(SearchClient):
         """Return the cached routes; raises SearchUnavailable if the orchestrator never answered."""
         return self._routes.get(until=time.monotonic() + self._deadline)
 
+    def current_routes(self) -> Routes:
+        """Return routes of the last TOO_OLD seconds; raises SearchUnavailable while the orchestrator sends none."""
+        return self._routes.get_current(until=time.monotonic() + self._deadline)
+
     def search(self, request: SearchRequest) -> SearchResult:
         """Search all domains at the same time."""
         began = time.perf_counter()
@@ -234,11 +238,20 @@ class RouteCache:
             else:
                 self._await_newer(now - TOO_OLD, until=min(until, self._looked_up_at + PATIENCE))
             if self._routes is None:
-                if isinstance(self._failure, RequestTimedOut) or self._failure is None:
-                    raise SearchUnavailable(f"the orchestrator did not answer within {self._deadline:g} s")
-                if isinstance(self._failure, Unroutable):
-                    raise SearchUnavailable("there is no orchestrator at this broker")
-                raise SearchUnavailable(str(self._failure)) from self._failure
+                raise self._unavailable() from self._failure
+            return self._routes
+
+    def get_current(self, *, until: float) -> Routes:
+        """Return routes that are not too old, after waiting for a lookup at most `until`; raises SearchUnavailable."""
+        self.get(until=until)
+        with self._changed:
+
+            def is_current() -> bool:
+                return time.monotonic() - self._as_of <= TOO_OLD
+
+            self._changed.wait_for(lambda: is_current() or not self._looking_up, until - time.monotonic())
+            if self._routes is None or not is_current():
+                raise self._unavailable() from self._failure
             return self._routes
 
     def get_cached(self) -> Routes | None:
@@ -255,6 +268,14 @@ class RouteCache:
         """Renew the routes in the background: a searcher did not have what they say."""
         with self._changed:
             self._look_up_if_due(time.monotonic(), pause=_PAUSE)
+
+    def _unavailable(self) -> SearchUnavailable:
+        """Return the error for routes that are missing or too old."""
+        if isinstance(self._failure, RequestTimedOut) or self._failure is None:
+            return SearchUnavailable(f"the orchestrator did not answer within {self._deadline:g} s")
+        if isinstance(self._failure, Unroutable):
+            return SearchUnavailable("there is no orchestrator at this broker")
+        return SearchUnavailable(str(self._failure))
 
     def _cached(self, now: float) -> Routes | None:
         age = now - self._as_of

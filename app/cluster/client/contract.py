@@ -23,6 +23,10 @@ class SearchClient(Protocol):
     def routes(self) -> Routes:
         """Return the known packs and the searchers that have them, about a second old; raises SearchUnavailable."""
 
+    def current_routes(self) -> Routes:
+        """Return the routes as operators read them; raises SearchUnavailable while nothing renews them."""
+        return self.routes()
+
     @abstractmethod
     def search(self, request: SearchRequest) -> SearchResult:
         """Return one page of hits.

@@ -85,7 +85,7 @@ class RepairAnswer(BaseModel):
 def routes_of(request: Request) -> Routes | None:
     """Return which searchers serve which packs, or None while the orchestrator does not say so."""
     try:
-        routes: Routes = request.app.state.search_client.routes()
+        routes: Routes = request.app.state.uncounted_client.current_routes()
     except ApplicationError:
         return None
     return routes
