@@ -143,10 +143,12 @@ class RoutesCollector(Collector):
             counts.add_metric((name,), count)
         yield counts
         try:
-            routes: Routes | None = self._client.routes()
+            routes: Routes | None = self._client.current_routes()
         except ApplicationError:
             routes = None
-        yield GaugeMetricFamily("perennial_routes_known", "1 if the routes are known.", value=float(bool(routes)))
+        yield GaugeMetricFamily(
+            "perennial_routes_known", "1 while the orchestrator sends routes.", value=float(bool(routes))
+        )
         if routes is not None:
             yield from route_metrics(routes, now=time.time())
 

@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import NoReturn
 
 import httpx
 import pytest
 from fastapi.responses import StreamingResponse
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.errors import SearchUnavailable
 from app.search.contract import SearchRequest, SearchResult
 from app.web import application, server
 from app.web.application import create_app
@@ -236,6 +238,18 @@ def test_the_process_is_ready_when_searches_can_be_answered(
         search_client.behave()
     assert "perennial_routes_known 0.0" in metrics
     assert "perennial_packs{" not in metrics
+
+
+def test_metrics_have_no_searcher_of_an_orchestrator_that_is_away_whose_last_routes_are_used(
+    client: httpx.Client, search_client: ScriptedSearchClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> NoReturn:
+        raise SearchUnavailable("the orchestrator did not answer within 3 s")
+
+    monkeypatch.setattr(search_client, "current_routes", away)
+    metrics = client.get("/metrics").text
+    assert ("perennial_routes_known 0.0" in metrics, "perennial_searchers " in metrics) == (True, False)
+    assert client.get("/readyz").text == "ok\n"
 
 
 @pytest.mark.parametrize("accepted", ["application/openmetrics-text; version=x", ";;,", "text/plain; version=", "\xff"])
