@@ -70,8 +70,11 @@ def visible(value: object) -> str:
 
     Among them are control characters, those that change the direction of text, and halves of surrogate pairs.
     """
+    text = str(value)
+    if text.isprintable():  # Nearly every text is.
+        return text
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in str(value)
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
     )
 
 

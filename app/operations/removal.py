@@ -96,15 +96,15 @@ def remove_sites(
             time.sleep(_PAUSE)
         # Also what pages in work published until they ended.
         at = _next_second()
-        busy = {removal.domain: _delete(ops, removal, packer_wait, at=at) for removal in removals}
-        deleted = [each for domain, each in found.items() if not busy[domain]]
+        reasons = {removal.domain: _delete(ops, removal, packer_wait, at=at) for removal in removals}
+        busy = list(filter(None, reasons.values()))
+        deleted = [each for domain, each in found.items() if not reasons[domain]]
         # Times of messages are whole seconds: what is published from now on is no older than the removal.
         time.sleep(max(0.0, at - time.time()))
         gone = {each.domain for each in deleted}
         # Searchers must not wait for the dead letters, on which another process may work for long.
         publisher.publish([event_message("update", {"domain": domain}) for domain in sorted(gone)])
         done = [f"{each.domain} is deleted: {each}" for each in deleted]
-        busy = [str(each) for each in found if isinstance(each, SiteBusy)]
         try:
             letters = ops.dead_sets.only(DEAD_SET).forget(lambda letter: domain_of(letter) in gone)
         except DeadSetBusy as error:

@@ -59,13 +59,12 @@ class SiteRemoval:
         self._store = store
         self._redis = redis
         self._frontier = Frontier(redis)
-        self._had_settings = False
 
     def inventory(self) -> SiteInventory:
-        """Return what there is of the domain, with the settings that `stop` has deleted."""
+        """Return what there is of the domain."""
         return SiteInventory(
             self.domain,
-            has_settings=self._had_settings or self._has_settings(),
+            has_settings=any(stat.key == site_key(self.domain) for stat in self._store.list(site_key(self.domain))),
             pages=sum(1 for _ in self._store.list(content_prefix(self.domain))),
             packs=len(self._packed() - {announcement_key(self.domain)}),
             crawls=len(list_crawls(self._store, self.domain)),
@@ -78,7 +77,6 @@ class SiteRemoval:
         Messages that were published before `at`, in seconds since the epoch, are dropped. This is noted first.
         """
         note_removed(self._store, self.domain, at, unfinished=True)
-        self._had_settings = self._has_settings()
         for key in (site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
 
@@ -119,9 +117,6 @@ class SiteRemoval:
         Timers(self._redis).delete(self.domain)
         delete_stored_timers(self._store, [self.domain])
         self._delete_keys(ids)
-
-    def _has_settings(self) -> bool:
-        return any(stat.key == site_key(self.domain) for stat in self._store.list(site_key(self.domain)))
 
     def _packed(self) -> set[str]:
         """Return the keys of the domain's pack. The last one in their order is that of the manifest."""
