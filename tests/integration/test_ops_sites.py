@@ -376,6 +376,7 @@ def test_the_last_crawls_are_compared_and_what_is_not_recorded_is_a_dash(
     )
     opened = client.get(f"/ops/sites/{DOMAIN}")
     assert f'name="url" value="http://{DOMAIN}/"' in opened.text, "the next crawl begins where the latest one began"
+    assert f'name="start_url" value="http://{DOMAIN}/"' in opened.text, "and so do crawls of the site that is added"
     shown = text_of(opened)
     assert "done 7 2 1 3 dead-lettered 4, 404 3, 500 2 90 s" in shown
     assert "done 8 – – – – –" in shown
@@ -383,6 +384,10 @@ def test_the_last_crawls_are_compared_and_what_is_not_recorded_is_a_dash(
     search_client.unknown = True
     assert "unknown: the orchestrator does not answer" in text_of(client.get(f"/ops/sites/{DOMAIN}"))
     assert "where packs are served is unknown" in text_of(client.get("/ops/sites"))
+    send(client, "/ops/sites", domain=DOMAIN, start_url=f"http://{DOMAIN}/")
+    site = read_site(process.store, DOMAIN)
+    assert site is not None
+    assert site.start_urls == (f"http://{DOMAIN}/",)
     process.store.put(manifest_key(DOMAIN), b"{damaged")
     damaged = client.get(f"/ops/sites/{DOMAIN}")
     assert (damaged.status_code, manifest_key(DOMAIN) in damaged.text) == (200, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -53,7 +53,9 @@ def show_list(visit: Reading, q: str = "", page: PageNumber = 1) -> HTMLResponse
 def add(visit: Acting) -> Response:
     """Add a site, and open its page."""
     given = {name: visit.value(name) for name in ("domain", "schedule", "why")}
-    fields = {"schedule": given["schedule"]} if given["schedule"] else {}
+    fields: dict[str, Any] = {"schedule": given["schedule"]} if given["schedule"] else {}
+    if start_url := visit.value("start_url"):
+        fields["start_urls"] = [start_url]
     try:
         site = sites.add(visit.ops, given["domain"], fields, why=given["why"])
     except InvalidSite as error:
