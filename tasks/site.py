@@ -234,8 +234,7 @@ def publish_admitted(page: CrawlUrl, completed: Completed) -> None:
 def publish_end(domain: str, crawl_id: str) -> None:
     """Publish that a crawl has nothing left, confirmed, then note it; a restored crawl waits for its sweep first."""
     process = context()
-    if crawl_id not in process.frontier.restored():
-        process.frontier.note_end_publishing(crawl_id)
+    if process.frontier.begin_end(crawl_id):
         process.publisher.publish([site_message("end_crawl", process.budgets, domain=domain, crawl_id=crawl_id)])
         process.frontier.note_end_published(crawl_id)
 

@@ -196,7 +196,7 @@ class CrawlRecorder:
             if self._frontier.crawl(record.id) is None:
                 if datetime.now(UTC) - record.started < timedelta(seconds=CRAWL_TTL):
                     return True
-            elif self._frontier.open_messages_of(record.id):
+            elif self._frontier.figures(record.id).left:
                 return True
         return False
 
@@ -210,12 +210,12 @@ class CrawlRecorder:
         record = read_crawl(self._store, ref)
         if record is None:
             return None
-        cut = bool(record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
-        cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
+        figures = self._frontier.figures(crawl_id)
+        cut = bool(record.counts.get("cut")) if crawl is None else figures.is_cut
         lines = next_offset(self._store, ref)
-        closed = self._frontier.closed_patterns(crawl_id).union(record.closed)
         entries = latest_entries(self._store, ref)
-        return RecordSnapshot(record, entries, cut or not entries.is_complete, lines, closed)
+        cut = cut or figures.left > 0 or figures.is_restored or not entries.is_complete
+        return RecordSnapshot(record, entries, cut, lines, figures.closed.union(record.closed))
 
     def met_since(self, former: RecordSnapshot) -> set[str]:
         """Return ids of the pages in the record that were added after it was read, and in those of later crawls.
@@ -250,17 +250,17 @@ class CrawlRecorder:
         A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again. A
         page may be open again, too: a tick after a start of Redis, or a replay, has published it once more.
         """
-        if self._frontier.open_messages_of(crawl.id) or crawl.id in self._frontier.restored():
+        figures = self._frontier.figures(crawl.id)
+        if figures.left or figures.is_restored:
             self._frontier.forget_end(crawl.id)
             return False
         ref = CrawlRef(crawl.domain, crawl.id)
         self.flush(ref)
-        counts = self._frontier.counts(crawl.id)
-        closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
+        counts, closed = dict(figures.counts), tuple(sorted(figures.closed))
         report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
         reasons = report.totals if report else {}
         if report:
-            counts |= self._changes(report)
+            counts |= self._changes(report, is_cut=figures.is_cut)
         seconds = int((datetime.now(UTC) - crawl.started).total_seconds())
         if report and report.listed:
             write_excluded(self._store, ref, report.listed)
@@ -276,7 +276,7 @@ class CrawlRecorder:
         prune(self._store, crawl.domain, keep=KEPT_RECORDS)
         return self._frontier.close(crawl.id)
 
-    def _changes(self, report: CrawlReport) -> dict[str, int]:
+    def _changes(self, report: CrawlReport, *, is_cut: bool) -> dict[str, int]:
         """Return the numbers of `new`, `changed` and `gone` pages against the former crawl that is done.
 
         Empty without one, or where a part of either record cannot be read. A page that could not be fetched counts as
@@ -296,7 +296,6 @@ class CrawlRecorder:
                 old = before.get(entry.page_id)
                 counted["new"] += old is None or old.state not in MEMBER_STATES
                 counted["changed"] += old is not None and old.state in STORED_STATES and entry.hash != old.hash
-        is_cut = self._frontier.is_cut(record.id)
         for old in before.values():
             if old.state in STORED_STATES:
                 now = after.get(old.page_id)

@@ -150,7 +150,7 @@ def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Con
 def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Context, policy: CrawlPolicy) -> None:
     complete(process, policy, "", "Welcome" + links(*map(str, range(15))))
     assert reasons(process) == {"waiting": 12, "max-pages": 3, "indexed": 1}
-    assert process.frontier.is_cut("c")
+    assert process.frontier.figures("c").is_cut
 
 
 def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, policy: CrawlPolicy) -> None:

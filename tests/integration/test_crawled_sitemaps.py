@@ -134,7 +134,7 @@ def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Con
     url = site.at("/map.xml")
     process.pages.run([CrawlUrl(url, site.domain, url, "one", 2, role=SITEMAP)], message_id="m", too_complex=True)
     assert site.hits("/map.xml") == 0
-    assert process.frontier.is_cut("one")
+    assert process.frontier.figures("one").is_cut
     entry = explain_url(process.frontier, process.store, CrawlUrl(url, site.domain, url), retry_ms=1_000).entry
     assert entry
     assert (entry.state, entry.reason) == ("skipped", "too-complex")
@@ -167,6 +167,6 @@ def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Conte
     host = Host(site.domain, 0, 1)
     for each in (links[:700], links[700:]):
         complete_one(process.frontier, "one", "page", each[0].canonical_key, host=host, links=each, max_pages=9)
-    assert process.frontier.open_messages_of("one") == 1_000
-    assert process.frontier.is_cut("one")
+    assert process.frontier.figures("one").left == 1_000
+    assert process.frontier.figures("one").is_cut
     assert status(site.domain, settings=process.settings).reasons["max-sitemaps"] == 300

@@ -222,7 +222,7 @@ def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontie
     frontier.set_state("c", "cancelled")
     assert not enter(frontier, "1").fetch
     assert frontier.open_messages("a.gov") == 0
-    assert frontier.is_cut("c")
+    assert frontier.figures("c").is_cut
     [refill] = frontier.refill(stalled=60)
     assert refill.ended
 
@@ -265,13 +265,13 @@ def test_an_active_crawl_has_the_id_that_its_client_chose(frontier: Frontier) ->
 def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", pages=3)
-    assert not frontier.is_cut("c")
+    assert not frontier.figures("c").is_cut
     enter(frontier, "1")
     complete(frontier, "page", "1", "2", "start", pages=3)
-    assert not frontier.is_cut("c")
+    assert not frontier.figures("c").is_cut
     enter(frontier, "2")
     complete(frontier, "page", "2", "1", "3", pages=3)
-    assert (frontier.is_cut("c"), frontier.progress("a.gov").seen) == (True, 3)
+    assert (frontier.figures("c").is_cut, frontier.progress("a.gov").seen) == (True, 3)
     assert unseen(frontier, "4", "5", max_pages=4) == ["4"]
 
 
@@ -350,7 +350,7 @@ def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(
     complete(trapped, "page", "start", *links, "plain", links[0])
     assert trapped.excluded("c").counts == {reason: 1}
     assert trapped.progress("a.gov").waiting + trapped.progress("a.gov").open == len(links)
-    assert trapped.is_cut("c")
+    assert trapped.figures("c").is_cut
 
 
 def read(frontier: Frontier, key: str, text: str, *links: str) -> None:
@@ -369,7 +369,7 @@ def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_do
     read(trapped, "d/6", "one", "d/7", "other")
     assert enter(trapped, "d/8", host=WIDE) == Entered(fetch=False, spent="identical-texts")
     assert trapped.excluded("c").counts == {"identical-texts": 1}
-    assert not trapped.is_cut("c")
+    assert not trapped.figures("c").is_cut
     assert enter(trapped, "e/1", host=WIDE).fetch
 
 
@@ -381,7 +381,7 @@ def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does
     complete(trapped, "page", "start", "other")
     for number in range(1, 4):
         read(trapped, f"https://a.gov/d/{number}", "one")
-    assert not trapped.closed_patterns("c")
+    assert not trapped.figures("c").closed
     match step:
         case "enter":
             assert enter(trapped, key, host=WIDE).spent
@@ -389,9 +389,9 @@ def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does
             read(trapped, f"page of {key}", "", key)
         case _:
             trapped.rebuild("c", (), [link(key)])
-    assert trapped.closed_patterns("c") == {pattern_of(key)}
+    assert trapped.figures("c").closed == {pattern_of(key)}
     assert get_redis(redis_url).ttl("perennial:crawl:c:closed") > 0
-    assert not trapped.is_cut("c")
+    assert not trapped.figures("c").is_cut
 
 
 def test_no_page_is_admitted_before_the_soft_404_check_of_its_crawl_is_completed(frontier: Frontier) -> None:
@@ -440,7 +440,7 @@ def test_a_crawl_that_has_ended_leaves_no_key_that_stays_for_ever(frontier: Fron
     assert frontier.close("c")
     frontier.add_line("c", "the line of a page that was indexed later")
     frontier.set_state("forgotten by Redis", "cancelled")
-    assert frontier.is_cut("forgotten by Redis")
+    assert frontier.figures("forgotten by Redis").is_cut
     assert [key for key in redis.keys("*") if redis.ttl(key) < 0] == []
 
 

@@ -217,4 +217,4 @@ def test_an_unusual_crawl_id_does_not_affect_other_crawls(process: Context, craw
     begin(process, "c")
     process.frontier.note_published("c", [FrontierUrl("https://a.gov/k", "k", 0)])
     process.frontier.note_published(crawl_id, [FrontierUrl(f"https://a.gov/{key}", key, 0) for key in "kl"])
-    assert (process.frontier.open_messages_of("c"), process.frontier.open_messages_of(crawl_id)) == (2, 4)
+    assert (process.frontier.figures("c").left, process.frontier.figures(crawl_id).left) == (2, 4)

@@ -149,4 +149,4 @@ def test_a_sweep_of_a_crawl_whose_pages_had_more_links_than_it_may_follow_finds_
     sweeper = Sweep(process.store, process.frontier, process.timers, process.recorder, timeout=60)
     list(sweeper.run(DOMAIN))
     assert backlog - 10 < process.frontier.progress(DOMAIN).waiting <= limited
-    assert process.frontier.is_cut("c")
+    assert process.frontier.figures("c").is_cut

@@ -343,7 +343,7 @@ def test_pages_that_were_never_stored_do_not_count_as_indexed(process: Context, 
     site.set("/amber", failure(403))
     site.set("/cedar", reply(b"PK\x03\x04", content_type="application/zip"))
     crawl(process, site, "one")
-    assert packed(process, site, "one") == process.frontier.counts("one")["indexed"] == 1
+    assert packed(process, site, "one") == process.frontier.figures("one").counts["indexed"] == 1
 
 
 HUB = page("Hub", "Text", links=["/", "/deep"], extra_head='<meta name="robots" content="noindex">')

@@ -281,9 +281,18 @@ class Frontier(CrawlView):
         pipe.expire(key, CRAWL_TTL, nx=True)  # Redis may have forgotten the crawl.
         pipe.execute()
 
-    def note_end_publishing(self, crawl_id: str) -> None:
-        """Note that `end_crawl` of a crawl is about to be published: `refill` does not return the crawl meanwhile."""
-        self._redis.set(f"{crawl_key(crawl_id)}:ending", 1, ex=_END_PUBLISHING)
+    def begin_end(self, crawl_id: str) -> bool:
+        """Note that `end_crawl` of a crawl is about to be published: `refill` does not return the crawl meanwhile.
+
+        Return False, with nothing noted, for a restored crawl, which waits for its sweep first.
+        """
+        pipe = self._redis.pipeline()
+        pipe.sismember(RESTORED_CRAWLS, crawl_id)
+        pipe.set(f"{crawl_key(crawl_id)}:ending", 1, ex=_END_PUBLISHING)
+        is_restored, _ = pipe.execute()
+        if is_restored:
+            self.forget_end(crawl_id)
+        return not is_restored
 
     def note_end_published(self, crawl_id: str) -> None:
         """Note that `end_crawl` is published: `refill` returns the crawl again in END_AGAIN seconds.
@@ -325,9 +334,12 @@ class Frontier(CrawlView):
         Clients choose ids: the mark of a crawl that was removed with its site would cancel a later one of the same id.
         """
         key = crawl_key(crawl_id)
-        if self._redis.hget(key, "start") == "":
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(key, "start")
+        pipe.set(f"{key}:beginning", 1, ex=_BEGINNING)
+        start, _ = pipe.execute()
+        if start == "":
             self._redis.delete(key)
-        self._redis.set(f"{key}:beginning", 1, ex=_BEGINNING)
 
     def is_beginning(self, crawl_id: str) -> bool:
         """Return whether a process begins a crawl, or was killed meanwhile: then the message comes again."""

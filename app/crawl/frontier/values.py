@@ -87,6 +87,26 @@ class Progress:
     waiting_elsewhere: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CrawlFigures:
+    """What Redis has of one crawl at one moment.
+
+    `counts` are `seen` and `indexed` pages, `done` and `dead` messages; `cut` is not 0 if the crawl is cut. `left` is
+    the number of open messages and waiting pages. A restored crawl waits for a sweep, which may find more of its pages.
+    `closed` are the directory patterns that identical texts closed; see `traps.pattern_of`.
+    """
+
+    counts: Mapping[str, int]
+    left: int
+    is_restored: bool
+    closed: frozenset[str]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the crawl did not follow all links: it reached its most pages or its depth, or was cancelled."""
+        return bool(self.counts["cut"])
+
+
 class FrontierUrl(NamedTuple):
     """A URL in the frontier of one crawl, found at a depth; `referrer` is the id of the page that led to it, or empty.
 

@@ -16,6 +16,7 @@ from app.crawl.frontier.values import (
     RESTORED_CRAWLS,
     Completed,
     Crawl,
+    CrawlFigures,
     ExcludedUrls,
     FailingCrawl,
     Failures,
@@ -178,29 +179,27 @@ class CrawlView:
         stored, lines = pipe.execute()
         return int(stored or 0), [str(line) for line in lines]
 
-    def counts(self, crawl_id: str) -> dict[str, int]:
-        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages; `cut` is `is_cut`."""
-        names = ("seen", "indexed", "done", "dead", "cut")
-        return {
-            name: int(value or 0)
-            for name, value in zip(names, self._redis.hmget(crawl_key(crawl_id), names), strict=True)
-        }
-
-    def is_cut(self, crawl_id: str) -> bool:
-        """Return whether a crawl did not follow all links: it reached its most pages or its depth, or was cancelled."""
-        return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
-
-    def closed_patterns(self, crawl_id: str) -> frozenset[str]:
-        """Return the directory patterns that identical texts closed for a crawl; see `traps.pattern_of`."""
-        return frozenset(map(str, self._redis.smembers(f"{crawl_key(crawl_id)}:closed")))
+    def figures(self, crawl_id: str) -> CrawlFigures:
+        """Return what Redis has of a crawl, in one round trip; zeros for an unknown one."""
+        key, names = crawl_key(crawl_id), ("seen", "indexed", "done", "dead", "cut")
+        pipe = self._redis.pipeline()
+        pipe.hmget(key, names)
+        pipe.hlen(f"{key}:admitted")
+        pipe.hlen(f"{key}:retrying")
+        pipe.llen(f"{key}:backlog")
+        pipe.sismember(RESTORED_CRAWLS, crawl_id)
+        pipe.smembers(f"{key}:closed")
+        values, *left, is_restored, closed = pipe.execute()
+        return CrawlFigures(
+            counts={name: int(value or 0) for name, value in zip(names, values, strict=True)},
+            left=sum(left),
+            is_restored=bool(is_restored),
+            closed=frozenset(map(str, closed)),
+        )
 
     def open_messages(self, domain: str) -> int:
         """Return the number of open messages and waiting pages of a domain, over all its crawls."""
         return sum(map(sum, self._open_and_waiting(self._crawls_of(domain))))
-
-    def open_messages_of(self, crawl_id: str) -> int:
-        """Return the number of open messages and waiting pages of one crawl."""
-        return sum(map(sum, self._open_and_waiting([crawl_id])))
 
     def progress(self, domain: str) -> Progress:
         """Return the counts of a domain's latest crawl."""

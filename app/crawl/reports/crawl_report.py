@@ -130,7 +130,7 @@ def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id
         entries=entries,
         excluded=excluded,
         listed=tuple(entry for entry in listed if entry.page_id not in entries),
-        waiting=frontier.open_messages_of(record.id),
+        waiting=frontier.figures(record.id).left,
     )
 
 
