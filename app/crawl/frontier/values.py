@@ -88,7 +88,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class CrawlFigures:
+class FrontierFigures:
     """What Redis has of one crawl at one moment.
 
     `counts` are `seen` and `indexed` pages, `done` and `dead` messages; `cut` is not 0 if the crawl is cut. `left` is

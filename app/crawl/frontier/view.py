@@ -16,10 +16,10 @@ from app.crawl.frontier.values import (
     RESTORED_CRAWLS,
     Completed,
     Crawl,
-    CrawlFigures,
     ExcludedUrls,
     FailingCrawl,
     Failures,
+    FrontierFigures,
     FrontierUrl,
     MessageKind,
     Progress,
@@ -179,7 +179,7 @@ class CrawlView:
         stored, lines = pipe.execute()
         return int(stored or 0), [str(line) for line in lines]
 
-    def figures(self, crawl_id: str) -> CrawlFigures:
+    def figures(self, crawl_id: str) -> FrontierFigures:
         """Return what Redis has of a crawl, in one round trip; zeros for an unknown one."""
         key, names = crawl_key(crawl_id), ("seen", "indexed", "done", "dead", "cut")
         pipe = self._redis.pipeline()
@@ -190,7 +190,7 @@ class CrawlView:
         pipe.sismember(RESTORED_CRAWLS, crawl_id)
         pipe.smembers(f"{key}:closed")
         values, *left, is_restored, closed = pipe.execute()
-        return CrawlFigures(
+        return FrontierFigures(
             counts={name: int(value or 0) for name, value in zip(names, values, strict=True)},
             left=sum(left),
             is_restored=bool(is_restored),
