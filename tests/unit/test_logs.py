@@ -88,7 +88,8 @@ def test_a_line_of_a_task_names_its_site_and_crawl_and_json_is_one_line_with_its
     app = Celery("lines", set_as_current=False)
     lines: list[str] = []
 
-    @app.task(name="site.page")  # type: ignore[untyped-decorator]
+    # Not shared: Celery would give it to the applications of other tests, too.
+    @app.task(name="site.page", shared=False)  # type: ignore[untyped-decorator]
     def page(**_message: Any) -> None:
         lines.extend(formatted(form, "first\nsecond", exc_info=ValueError("site4711")) for form in (TEXT, JSON))
 
