@@ -273,12 +273,17 @@ def _note_hang(breaker: CircuitBreaker, seconds: float) -> None:
     """Open the store's circuit breaker, and keep it open until after the next check."""
     reason = f"the disk of the store has not answered for {seconds:.0f} s"
     try:
-        _, opened = breaker.fail(reason=reason, retry_after=3 * CHECK_INTERVAL)
+        _count_store_failure(breaker, reason, retry_after=3 * CHECK_INTERVAL)
     except RedisError as error:
         logger.warning("Circuit breaker of the store not opened, %s: %s", reason, error)
-    else:
-        if opened:
-            logger.warning("Circuit breaker of the store opened: %s", reason)
+
+
+def _count_store_failure(breaker: CircuitBreaker, reason: str, *, retry_after: float | None = None) -> float:
+    """Count a failure of the store; log it if it opened the circuit breaker. Return the seconds that this is open."""
+    seconds, opened = breaker.fail(reason=reason, retry_after=retry_after)
+    if opened:
+        logger.warning("Circuit breaker of the store opened: %s", reason)
+    return seconds
 
 
 def _raise_postpone_in_outage(error: StoreError) -> None:
@@ -289,9 +294,7 @@ def _raise_postpone_in_outage(error: StoreError) -> None:
         return
     pause = process.store_breaker.seconds_open()
     if not pause and is_outage(process.store, error):
-        pause, opened = process.store_breaker.fail(reason=str(error))
-        if opened:
-            logger.warning("Circuit breaker of the store opened: %s", error)
+        pause = _count_store_failure(process.store_breaker, str(error))
     if pause:
         raise Postpone(pause, f"the store is unavailable: {error}", code="store") from error
 

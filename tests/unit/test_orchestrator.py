@@ -130,13 +130,18 @@ def test_an_orchestrator_that_was_suspended_does_not_count_searchers_as_gone() -
         orchestrator.next_searcher("x.example")
 
 
-def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_register() -> None:
+def placed_on_a() -> OrchestratorState:
+    """Return a connected orchestrator whose searcher `a` has the pack, beside `b` without any, at 0 s."""
     orchestrator = ready_state(pack())
     orchestrator.connected(now=0)
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("b", 1), now=0)
     orchestrator.tick(now=0)
+    return orchestrator
 
+
+def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_register() -> None:
+    orchestrator = placed_on_a()
     orchestrator.connected(now=30)
     orchestrator.remove_searcher("a", "its queue is no more")
     orchestrator.receive_report(report("b", 2), now=31)
@@ -147,12 +152,7 @@ def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_reg
 
 
 def test_a_searcher_that_is_away_after_a_broker_outage_is_replaced_when_its_time_to_register_is_over() -> None:
-    orchestrator = ready_state(pack())
-    orchestrator.connected(now=0)
-    orchestrator.receive_report(report("a", 1, pack()), now=0)
-    orchestrator.receive_report(report("b", 1), now=0)
-    orchestrator.tick(now=0)
-
+    orchestrator = placed_on_a()
     orchestrator.connected(now=60)
     for second in range(int(GRACE)):
         orchestrator.receive_report(report("b", 2 + second), now=60 + second)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from redis import Redis
+from redis.client import Pipeline
 
 from app.broker.errors import InvalidMessage
 from app.crawl.frontier.values import (
@@ -184,9 +185,7 @@ class CrawlView:
         key, names = crawl_key(crawl_id), ("seen", "indexed", "done", "dead", "cut")
         pipe = self._redis.pipeline()
         pipe.hmget(key, names)
-        pipe.hlen(f"{key}:admitted")
-        pipe.hlen(f"{key}:retrying")
-        pipe.llen(f"{key}:backlog")
+        _ask_open_and_waiting(pipe, key)
         pipe.sismember(RESTORED_CRAWLS, crawl_id)
         pipe.smembers(f"{key}:closed")
         values, *left, is_restored, closed = pipe.execute()
@@ -261,13 +260,18 @@ class CrawlView:
     def _open_and_waiting(self, crawl_ids: Iterable[str]) -> list[tuple[int, int]]:
         pipe = self._redis.pipeline(transaction=False)
         for key in map(crawl_key, crawl_ids):
-            pipe.hlen(f"{key}:admitted")
-            pipe.hlen(f"{key}:retrying")
-            pipe.llen(f"{key}:backlog")
+            _ask_open_and_waiting(pipe, key)
         counts = iter(pipe.execute())
         return [
             (admitted + retrying, waiting) for admitted, retrying, waiting in zip(counts, counts, counts, strict=True)
         ]
+
+
+def _ask_open_and_waiting(pipe: Pipeline, key: str) -> None:
+    """Ask for a crawl's open messages, in two numbers, and its waiting pages."""
+    pipe.hlen(f"{key}:admitted")
+    pipe.hlen(f"{key}:retrying")
+    pipe.llen(f"{key}:backlog")
 
 
 def _failures_of(text: object) -> Failures:
